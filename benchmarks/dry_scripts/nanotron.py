@@ -62,11 +62,11 @@ class Scattered(torch.autograd.Function):
     """Sums of all ranks, divided along the sequence."""
 
     @staticmethod
-    def forward(ctx, x):
+    def forward(_, x):
         return x if args.tp == 1 else exchanged(dist.reduce_scatter_tensor, x, len(x) // args.tp)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(_, grad):
         return grad if args.tp == 1 else exchanged(dist.all_gather_into_tensor, grad, len(grad) * args.tp)
 
 
@@ -77,15 +77,35 @@ def gathered(x, layer):
 scattered = Scattered.apply
 
 
+@torch.library.custom_op("triton_norm::forward", mutates_args=())
+def norm(x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+    assert weight.shape == x.shape[-1:]
+    return [torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)]
+
+
+@torch.library.custom_op("triton_norm::backward", mutates_args=())
+def norm_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> list[torch.Tensor]:
+    assert scale.shape == grad.shape[:-1]
+    return [torch.empty_like(x), torch.empty_like(weight)]
+
+
+norm.register_fake(norm._init_fn)
+norm_backward.register_fake(norm_backward._init_fn)
+norm.register_autograd(
+    lambda ctx, grads: tuple(norm_backward(grads[0].contiguous(), *ctx.saved_tensors)),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs, output[1]),
+)
+
+
 class Norm(nn.Module):
-    """RMS norm in one kernel."""
+    """RMS norm in one kernel, as flash-attn has it."""
 
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x):
-        return torch.ops.aten._fused_rms_norm(x, [width], self.weight, 1e-5)[0]
+        return norm(x, self.weight)[0]
 
 
 def linear(fan_in, fan_out):
@@ -100,7 +120,10 @@ class Layer(nn.Module):
         self.gate_up, self.down = linear(width, 2 * inner // args.tp), linear(inner // args.tp, width)
 
     def forward(self, x):
-        q, k, v = (t.transpose(0, 1).unflatten(-1, (heads // args.tp, -1)) for t in gathered(self.norm_1(x), self.qkv).chunk(3, -1))
+        q, k, v = (
+            t.transpose(0, 1).unflatten(-1, (heads // args.tp, -1))
+            for t in gathered(self.norm_1(x), self.qkv).chunk(3, -1)
+        )
         q, k, v = (t.transpose(1, 2) for t in (rotated(q, turn), rotated(k, turn), v))
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + scattered(self.out(attended.permute(2, 0, 1, 3).flatten(2)))
@@ -159,19 +182,19 @@ units += [] if args.tied else [[model.head.weight]]
 sums = torch.zeros(-(-sum(p.numel() for unit in units for p in unit) // dp.size()) * dp.size(), device=device)
 weights, works, last, place = sums.to(torch.bfloat16), [], [False], 0
 for unit in units:
-    begin, left = place, set(unit)
+    bucket, left = sums[place : place + sum(p.numel() for p in unit)], set(unit)
     for parameter in unit:
         end = place + parameter.numel()
         parameter.data = weights[place:end].view_as(parameter)
 
-        def add(parameter, into=sums[place:end], bucket=slice(begin, begin + sum(p.numel() for p in unit)), left=left, unit=unit):
+        def add(parameter, into=sums[place:end], bucket=bucket, left=left, unit=unit):
             into.add_(parameter.grad.flatten())
             parameter.grad = None
             left.discard(parameter)
             if not left:
                 left.update(unit)
                 if last[0] and not args.zero and dp.size() > 1:
-                    works.append(dist.all_reduce(sums[bucket], group=dp, async_op=True))
+                    works.append(dist.all_reduce(bucket, group=dp, async_op=True))
 
         parameter.register_post_accumulate_grad_hook(add)
         place = end
@@ -186,13 +209,14 @@ for _ in range(4):
     for work in works:
         work.wait()
     works.clear()
-    master.grad = sums
+    gradient = sums
     if args.zero and shards > 1:
-        master.grad = torch.empty_like(master)
-        dist.reduce_scatter_tensor(master.grad, sums, group=dp)
-    norm = master.grad.norm()
-    dist.all_reduce(norm)
-    master.grad.mul_(1.0 / norm)
+        gradient = torch.empty_like(master)
+        dist.reduce_scatter_tensor(gradient, sums, group=dp)
+    master.grad = gradient
+    length = master.grad.norm()
+    dist.all_reduce(length)
+    master.grad.mul_(1.0 / length)
     optimizer.step()
     weights[: len(master)].copy_(master.data)
     if args.zero and shards > 1:

@@ -115,3 +115,29 @@ def test_why_there_is_no_step(tmp_path: Path, script: str, reason: str, place: s
 def test_a_script_is_recorded_twice_alike(tmp_path: Path, sharded: dict[str, Any]) -> None:
     again = dry_run(FSDP2, tmp_path, world=64)
     assert {**again, "created": ""} == {**sharded, "created": ""}
+
+
+@pytest.mark.usefixtures("sharded")
+def test_a_collective_beside_computation_is_waited_for_where_the_script_waits(tmp_path: Path) -> None:
+    script = """
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("nccl")
+        weight = torch.nn.Parameter(torch.randn(64, 64))
+        optimizer = torch.optim.SGD([weight], 0.1)
+        while True:
+            x = torch.randn(8, 64)
+            whole, part = torch.empty(8 * dist.get_world_size(), 64), torch.empty(1, 64)
+            works = [
+                dist.all_gather_into_tensor(whole, x, async_op=True), dist.reduce_scatter_tensor(part, x, async_op=True)
+            ]
+            y = x * 2
+            for work in works:
+                work.wait()
+                y = y * 3
+            (y @ weight).sum().backward()
+            optimizer.step()
+    """
+    calls = dry_run(script, tmp_path)["calls"]
+    assert [(call["op"], call["waited"] - call["at"]) for call in calls] == [("all_gather", 1), ("reduce_scatter", 2)]

@@ -1,0 +1,191 @@
+"""Published training runs as scripts, dry-run here and priced: tokens/s and memory beside what was measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.validate.fitted import fitted_on
+from stepscope.core.dataclass import record
+from stepscope.launch.hooked_job import HOOK
+from stepscope.predict.dry.step import predict_dry
+from stepscope.predict.step.calibration import DRY, StepCalibration
+from stepscope.predict.step.layout import Cluster
+from stepscope.predict.step.run_fit import Material, speed
+from stepscope.predict.step.run_layout import Asked, as_asked
+from stepscope.records import codec
+from stepscope.records.dry_run import DryRank
+from stepscope.records.prediction import DryStep
+
+SCRIPTS = Path(__file__).with_name("dry_scripts")
+BARS = {"tokens/s, mean": 0.15, "tokens/s, median": 0.10, "memory, mean": 0.10}
+HBM2E = 2.4e12
+"""Bytes/s of the H100 with 96 GB of HBM2e that torchtitan's tables name: six stacks, of which the PCIe card has five."""
+MOST_MICRO_BATCHES = 3
+"""More of them are more of the same, and a dry run runs them all."""
+FMS_RECOMPUTES = {"Llama2-13b": "half", "Llama2-34b": "full", "Llama2-70b": "full"}
+"""HFU over MFU as stated: 1.13, 1.35, 1.35; 7/6 and 4/3 of these."""
+SOURCES = ("torchtitan", "torchao", "fms-fsdp", "llm-foundry", "nanotron-ultrascale")
+
+
+@record
+class ScriptedRow:
+    """A published row and the words after ``python`` that are its script."""
+
+    asked: Asked
+    words: tuple[str, ...]
+
+    @property
+    def cluster(self) -> Cluster:
+        cluster = self.asked.cluster
+        slow = "HBM2e" in self.asked.row.hardware
+        return replace(cluster, gpu=replace(cluster.gpu, memory_bytes_per_s=HBM2E)) if slow else cluster
+
+
+def scripted(material: Material) -> Iterator[ScriptedRow]:
+    """Yield the rows whose script is here: all of torchtitan, torchao and fms-fsdp, of llm-foundry those on the fewest and
+    the most GPUs of each model, GPU and recomputation, of nanotron the first of each model and layout."""
+    groups: dict[tuple[object, ...], list[ScriptedRow]] = {}
+    for asked in _asked(material):
+        row, layout = asked.row, asked.layout
+        if layout.pp > 1 or layout.cp > 1 or layout.micro_batches > MOST_MICRO_BATCHES or "async TP" in row.notes:
+            continue
+        key: tuple[object, ...] = (row.source, row.model, asked.gpu, row.row_id)
+        if row.source == "nanotron-ultrascale":
+            key = (row.source, row.model, layout.tp, layout.zero)
+        elif row.source == "llm-foundry":
+            key = (row.source, row.model, asked.gpu, layout.recompute)
+        groups.setdefault(key, []).append(ScriptedRow(asked=asked, words=tuple(map(str, _words(asked)))))
+    for rows in groups.values():
+        yield rows[0]
+        if rows[0].asked.row.source == "llm-foundry" and len(rows) > 1:
+            yield rows[-1] if rows[-1].asked.layout.gpus != rows[0].asked.layout.gpus else rows[len(rows) // 2]
+
+
+def _asked(material: Material) -> Iterator[Asked]:
+    """Yield rows with a speed, and not in the slow half of a sweep; fms-fsdp's with the sequences that it states for one of
+    them, and no accumulation."""
+    for asked in material.timed:
+        if asked.row.source in SOURCES and not material.slow(asked):
+            yield asked
+    for row in material.rows:
+        if row.source == "fms-fsdp":
+            stated = replace(row, seq_len=4096, grad_accum=1, network="RoCE, 400 Gbps per node", gpus_per_node=8)
+            asked_fms = as_asked(stated)
+            if isinstance(asked_fms, Asked):
+                yield asked_fms
+
+
+def _words(asked: Asked) -> Iterator[object]:
+    model, layout, row = asked.model, asked.layout, asked.row
+    common = ("--seq", layout.seq_len, "--batch", layout.micro_batch)
+    if row.source == "llm-foundry":
+        yield from ("mpt.py", "--model", model.layers, model.hidden, model.heads, model.vocab, *common)
+        yield from ("--micro-batches", layout.micro_batches, "--recompute", layout.recompute)
+        yield from ("--reduce", "bfloat16" if "PURE" in row.sharding else "float32")
+    elif row.source == "nanotron-ultrascale":
+        yield from ("nanotron.py", "--model", model.layers, model.hidden, model.heads, model.ffn, model.vocab, *common)
+        yield from ("--micro-batches", layout.micro_batches, "--tp", layout.tp, "--zero", layout.zero)
+        yield from ("--tied", int(model.tied))
+    else:
+        dimensions = model.layers, model.hidden, model.heads, model.kv_heads, model.ffn, model.vocab
+        yield from ("titan.py", "--model", *dimensions, *common, "--tp", layout.tp)
+        yield from ("--replicas", layout.gpus // layout.tp // (layout.shard_group or layout.gpus // layout.tp))
+        recompute = {"half": "selective"}.get(layout.recompute, layout.recompute)
+        if row.source == "fms-fsdp" and recompute == "selective":  # of some layers: as many as the two utilisations say
+            recompute = FMS_RECOMPUTES[row.model]
+        yield from ("--recompute", recompute, "--compile", row.compiled or "")
+        if layout.precision == "fp8":
+            yield from ("--fp8", "rowwise" if "rowwise" in f"{row.precision} {row.notes}" else "tensorwise")
+
+
+def dry(row: ScriptedRow, kept: Path) -> DryRank | str:
+    """Run the row's script, or read what it recorded before; a text says why there is none."""
+    name = hashlib.sha1(f"{row.words} {row.asked.layout.gpus}".encode(), usedforsecurity=False).hexdigest()[:12]
+    folder, world = kept / name, row.asked.layout.gpus
+    path = folder / ".stepscope" / f"world-{world:06}-rank-000000.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        gpu = row.cluster.gpu
+        options = {
+            "output": str(folder), "tool_version": "benchmark", "world": world, "rank": 0, "ranks_per_node": min(world, 8),
+            "gpu": {"key": gpu.key, "name": gpu.name, "memory_bytes": gpu.total_bytes, "generation": gpu.generation},
+        }  # fmt: skip
+        environment = {
+            **os.environ, "RANK": "0", "WORLD_SIZE": str(world), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(min(world, 8)),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HOOK),
+            "STEPSCOPE_HOOK": json.dumps({"dry": options}),
+        }  # fmt: skip
+        with (folder / "log").open("wb") as log:
+            subprocess.run(
+                [sys.executable, *row.words], env=environment, cwd=SCRIPTS, stdout=log, stderr=log, check=False
+            )
+    if not path.exists():
+        why = [json.loads(failure.read_bytes()) for failure in path.parent.glob("failure-*.json")]
+        return f"{why[0]['text']} ({why[0]['place']})" if why else (folder / "log").read_text()[-300:]
+    return codec.decode(path.read_bytes(), DryRank, source=str(path))
+
+
+def predicted(row: ScriptedRow, rank: DryRank, c: StepCalibration = DRY) -> DryStep:
+    return predict_dry(rank, row.cluster, c)
+
+
+def grade(folder: Path, kept: Path) -> bool:
+    """Print each row's prediction beside what was measured, and the means against the bars."""
+    rows = list(scripted(Material(folder)))
+    off: dict[str, list[tuple[bool, float]]] = {"tokens/s": [], "memory": []}
+    inside = 0
+    for row in rows:
+        asked, rank = row.asked, dry(row, kept)
+        text = f"{asked.row.row_id:26} {asked.layout.gpus:4} x {asked.gpu:15}"
+        if isinstance(rank, str):
+            print(f"{text} no step: {rank}", flush=True)
+            continue
+        step, seen = predicted(row, rank), fitted_on(asked.row)
+        made = step.tokens_per_s_per_gpu or 0.0
+        off["tokens/s"].append((seen, made / speed(asked) - 1))
+        inside += step.low_ns <= step.step_ns * made / speed(asked) <= step.high_ns
+        off_by = off["tokens/s"][-1][1]
+        text += f" {'fitted' if seen else '      '} tokens/s {speed(asked):8.0f} -> {made:8.0f} {off_by:+6.1%}"
+        memory = asked.row.memory_bytes
+        if memory:
+            off["memory"].append((seen, step.memory.needs_bytes / memory - 1))
+            text += f"  GB {memory / 1e9:5.1f} -> {step.memory.needs_bytes / 1e9:5.1f} {off['memory'][-1][1]:+6.1%}"
+        print(f"{text}  {step.limit}", flush=True)
+    print(f"\n{len(rows)} rows; {inside} of {len(off['tokens/s'])} speeds within the 80% interval")
+    figures = {}
+    for name, values in off.items():
+        for which, some in (("", values), (" of rows that nothing was fitted on", [v for v in values if not v[0]])):
+            sizes = [abs(value) for _, value in some]
+            if sizes:
+                mean, median = statistics.fmean(sizes), statistics.median(sizes)
+                print(f"{name}{which}: {len(sizes)} rows, mean {mean:.1%}, median {median:.1%}")
+                figures.setdefault(f"{name}, mean", mean)
+                figures.setdefault(f"{name}, median", median)
+    missed = {name: bar for name, bar in BARS.items() if figures.get(name, 1.0) > bar}
+    print(
+        "bars: " + ", ".join(f"{name} <= {bar:.0%}{' MISSED' if name in missed else ''}" for name, bar in BARS.items())
+    )
+    return not missed
+
+
+def main(argv: Sequence[str]) -> int:
+    folder, kept = Path(argv[0]), Path(argv[1] if len(argv) > 1 else "dry-published")
+    if "--only" in argv:
+        for row in [
+            row for row in scripted(Material(folder)) if row.asked.row.row_id in argv[argv.index("--only") + 1 :]
+        ]:
+            dry(row, kept)
+        return 0
+    return 0 if grade(folder, kept) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
