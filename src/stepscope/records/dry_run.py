@@ -114,6 +114,29 @@ class DryMemory:
 
 
 @record
+class DryAction:
+    """One computation of a pipeline's stage for one micro-batch. kind: F, B (a whole backward pass), I (of the input alone)
+    or W (of the weights alone). at, until: operators of the step before it begins and before it ends; what lies between two
+    actions is the schedule's own."""
+
+    kind: Literal["F", "B", "I", "W"]
+    stage: int
+    micro_batch: int
+    at: int
+    until: int
+
+
+@record
+class DryPipeline:
+    """What a rank does of a pipeline. schedule: torch's class. ranks: of each stage. actions: this rank's, in order."""
+
+    schedule: str
+    micro_batches: int
+    ranks: tuple[int, ...]
+    actions: tuple[DryAction, ...]
+
+
+@record
 class DryNote:
     """What the dry run did in place of the script. code: ``value-read`` (a number was read from a tensor without data, and
     ``text`` answered), ``value-decides`` (likewise in a condition), ``skipped`` (what was not carried out), ``loader``,
@@ -133,7 +156,7 @@ class DryRank:
     together; trained: those that an optimizer changes. dtypes: of parameters -> elements. mesh: dimension -> size, as the
     script made it. wrappers: ``ddp``, ``fsdp1``, ``fsdp2``, ``zero1``, ``dtensor``, ``pipeline`` ...; settings: of them
     (bucket_cap_mb, reshard_after_forward ...). compiled: modules given to torch.compile, run without it here. device: what
-    the script asked for (cuda). pipeline: stage -> rank, micro-batches, schedule by its class name; empty without.
+    the script asked for (cuda). pipeline: where the rank has stages of one.
     """
 
     rank: int
@@ -157,7 +180,7 @@ class DryRank:
     wrappers: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     compiled: tuple[str, ...] = ()
-    pipeline: Mapping[str, str] = field(default_factory=dict)
+    pipeline: DryPipeline | None = None
     notes: tuple[DryNote, ...] = ()
 
 

@@ -23,6 +23,8 @@ ALL_RANKS = ("all_gather", "reduce_scatter", "gather", "scatter")
 
 def of_collective(func, args, kwargs, kind):
     """Return the facts of a call; ``{"op": "wait", "tensor": ..}`` for a wait; None for another operator."""
+    import torch.distributed as dist
+
     from stepscope_dry.operators import tensors_in
 
     name = func._schema.name.split("::")[-1]
@@ -40,18 +42,20 @@ def of_collective(func, args, kwargs, kind):
     tensors = tensors_in(list(values.values()), kind)
     given = tensors_in([v for key, v in values.items() if "output" not in key and key != "out"], kind) or tensors
     size, dtype = sum(t.numel() * t.element_size() for t in given), given[0].dtype
+    made = tensors_in([v for key, v in values.items() if "output" in key], kind)
     if op in ALL_RANKS:
-        sizes = [
-            t.numel() * t.element_size() for t in tensors_in([v for k, v in values.items() if "output" in k], kind)
-        ]
-        size = max(size, sum(sizes)) if sizes else size * (group_size(group) if op == "all_gather" else 1)
+        sizes = [t.numel() * t.element_size() for t in made]
+        size = max(size, sum(sizes)) if sizes else size * (resolved(group).size() if op == "all_gather" else 1)
     if op == "barrier":
         size = 0
     asynchronous = functional or bool(values.get("async_op", op not in ("send", "recv")))
     peer = values.get("dst", values.get("src")) if op in ("send", "recv") else None
+    if peer is not None:
+        peer = dist.get_global_rank(resolved(group), peer)
     return {
         "op": op, "size_bytes": size, "dtype": str(dtype)[6:], "group": group, "asynchronous": asynchronous,
-        "results": [] if functional else tensors, "peer": peer,
+        "results": [] if functional else tensors, "peer": peer, "given": given,
+        "made": made or ([] if functional else given),
     }  # fmt: skip
 
 
@@ -62,7 +66,8 @@ def boxed_group(boxed):
     return boxed if isinstance(boxed, ProcessGroup) else ProcessGroup.unbox(boxed)
 
 
-def group_size(group):
+def resolved(group):
+    """Return a process group by its name, which functional collectives are given."""
     from torch.distributed import distributed_c10d as c10d
 
-    return (c10d._resolve_process_group(group) if isinstance(group, str) else group).size()
+    return c10d._resolve_process_group(group) if isinstance(group, str) else group

@@ -14,6 +14,9 @@ NO_KERNEL = frozenset(
 READ_WHAT_THEY_WRITE = frozenset("embedding index_select gather index slice_scatter select_scatter".split())
 """Operators that read as much of their first argument as they write."""
 
+SUBCLASSES = ("DTensor", "AsyncCollectiveTensor")
+"""Tensors that stand for others."""
+
 WRAPPED = re.compile(r"(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
 
 
@@ -190,6 +193,8 @@ class Recorder:
         blocks = not facts.pop("asynchronous")
         after = session.parts["streams"].called(number, asynchronous=not blocks)
         group, results = facts.pop("group"), facts.pop("results")
+        given, made = facts.pop("given"), facts.pop("made") or tensors_in([out], self.tensor)
+        session.parts["experts"].exchanged(facts["op"], given, made, group)
         call = {
             **facts, "group": session.parts["groups"].number(group), "at": self.position, "after": after,
             "waited": None, "phase": session.phase, "recomputed": recomputed, "module": module, "place": place,
@@ -229,21 +234,21 @@ def mode_of(recorder):
     recorder.tensor, recorder.flops = torch.Tensor, flop_registry
     recorder.node, recorder.sequence = torch._C._current_autograd_node, torch._C._autograd._get_sequence_nr
     session, memory = recorder.session, recorder.session.parts.get("memory")
-    kinds = []
+    experts = session.parts["experts"]
 
     class Record(TorchDispatchMode):
         """Sees each operator on its way to the tensors without data."""
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             kwargs = kwargs or {}
-            if not kinds and "torch.distributed.tensor" in sys.modules:
-                kinds.append(sys.modules["torch.distributed.tensor"].DTensor)
-            if kinds and any(issubclass(kind, kinds[0]) for kind in types):
+            if any(kind.__name__ in SUBCLASSES for kind in types):
                 return NotImplemented  # its operators on the parts of this rank come by themselves
             namespace = func.namespace
             if session.paused or namespace in ("prim", "profiler"):
                 return func(*args, **kwargs)
             out = func(*args, **kwargs)
+            if namespace == "aten":
+                experts.seen(func, args, kwargs, out)
             if namespace in ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"):
                 if recorder.add_call(func, args, kwargs, out):
                     if memory is not None:

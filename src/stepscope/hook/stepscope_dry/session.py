@@ -51,7 +51,7 @@ class Session:
         self.backend = None
         self.optimizer = None
         self.optimizers = []
-        self.wrappers, self.settings, self.mesh, self.pipeline = [], {}, {}, {}
+        self.wrappers, self.settings, self.mesh, self.pipeline = [], {}, {}, None
         self.notes = {}
         self.parts = {}
         self.at_step = []
