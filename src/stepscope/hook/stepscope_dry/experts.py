@@ -42,8 +42,8 @@ class Experts:
     def fact(self, tensor):
         if not isinstance(tensor, self.torch.Tensor):
             return None, 0
-        known = self.facts.get(tensor.untyped_storage()._cdata)
-        return known[1] if known else (None, 0)
+        entry = self.facts.get(tensor.untyped_storage()._cdata)
+        return entry[1] if entry else (None, 0)
 
     def know(self, tensor, kind, value):
         storage = tensor.untyped_storage()
@@ -105,9 +105,9 @@ class Experts:
         torch, number = self.torch, out.numel()
         if not 0 < number <= MOST_VALUES:
             return
-        each, rest = divmod(total, number)
+        least, rest = divmod(total, number)
         with self.real():
-            values = torch.full((number,), each, dtype=torch.int64)
+            values = torch.full((number,), least, dtype=torch.int64)
             values[:rest] += 1
             self.give(out, values.view(out.shape).to(out.dtype))
         self.session.note("experts", TEXT)
