@@ -102,10 +102,8 @@ def dry_run(
                 if isinstance(outcome, DryFailure):
                     failures.append(outcome)
                     queues[rank.world].clear()
-                elif not rank.rank:
-                    queues[rank.world] += sorted(
-                        {int(word) for word in outcome.pipeline.get("ranks", "0").split(",")} - {0}
-                    )
+                elif not rank.rank and outcome.pipeline is not None:
+                    queues[rank.world] += sorted(set(outcome.pipeline.ranks) - {0})
     finally:
         for rank in running:
             rank.stop()
