@@ -1,0 +1,41 @@
+"""What a dry run forces: sharding that keeps its parameters, activations that are computed again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.dry_runs import dry_run
+
+pytest.importorskip("torch")
+
+SCRIPT = """
+import torch, torch.nn as nn, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo")
+model = nn.Sequential(*[nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)])
+for block in model:
+    fully_shard(block)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.randn(32, 64)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_parameters_stay_whole(tmp_path: Path) -> None:
+    gathers = {
+        kept: sum(call["op"] == "all_gather" for call in dry_run(SCRIPT, tmp_path, changes={"reshard": kept})["calls"])
+        for kept in ("yes", "no")
+    }
+    assert gathers["no"] < gathers["yes"]
+
+
+def test_activations_are_computed_again(tmp_path: Path) -> None:
+    plain, again = (dry_run(SCRIPT, tmp_path, changes=changes) for changes in ({}, {"recompute": "full"}))
+    flop = [sum(run["operators"][i]["flop"] for i in run["order"]) for run in (plain, again)]
+    assert not any(row["recomputed"] for row in plain["operators"])
+    assert any(row["recomputed"] for row in again["operators"])
+    assert 1.2 < flop[1] / flop[0] < 1.4  # a forward pass more
