@@ -11,12 +11,14 @@ pytest.importorskip("torch")
 
 SCRIPT = """
 import torch, torch.nn as nn, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
 model = nn.Sequential(*[nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)])
 for block in model:
-    fully_shard(block)
-fully_shard(model)
+    fully_shard(block, mesh=mesh)
+fully_shard(model, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters())
 for _ in range(3):
     model(torch.randn(32, 64)).sum().backward()
@@ -38,4 +40,6 @@ def test_activations_are_computed_again(tmp_path: Path) -> None:
     flop = [sum(run["operators"][i]["flop"] for i in run["order"]) for run in (plain, again)]
     assert not any(row["recomputed"] for row in plain["operators"])
     assert any(row["recomputed"] for row in again["operators"])
-    assert 1.2 < flop[1] / flop[0] < 1.4  # a forward pass more
+    assert (
+        flop[1] - flop[0] == 4 * 2 * 32 * 64 * 256
+    )  # the first product of each block; the last one's result is not needed
