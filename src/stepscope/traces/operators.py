@@ -383,6 +383,37 @@ def operator_table(view: RankView) -> OperatorTable | None:
     )
 
 
+def rows_by_shapes(view: RankView) -> tuple[OperatorRow, ...]:
+    """Return the rank's operators by name and shapes of their inputs, most own time first; none without recorded shapes."""
+    events, launches, links = view.events, launches_of(view), links_of(view)
+    tree = links.nest
+    with_shapes = np.flatnonzero(events.shape[tree.index] != NONE) if len(events.shapes) else np.zeros(0, np.int64)
+    if not len(with_shapes):
+        return ()
+    device = events.is_device[launches.of]
+    owned = device & (links.owner != NONE)
+    launched_ns = sums(links.owner[owned], events.dur_ns[launches.of][owned], len(tree))
+    launched = np.bincount(links.owner[owned], minlength=len(tree))
+    index = tree.index[with_shapes]
+    many = len(events.shapes)
+    used, labels = np.unique(events.name[index].astype(np.int64) * many + events.shape[index], return_inverse=True)
+    figures = [
+        sums(labels, values[with_shapes], len(used))
+        for values in (tree.self_ns, launched_ns, launched.astype(np.int64))
+    ]
+    calls = np.bincount(labels, minlength=len(used))
+    order = np.lexsort((used, -figures[0], -figures[1]))
+    return tuple(
+        OperatorRow(
+            rank=view.rank, name=events.names[int(used[i]) // many], shapes=events.shapes[int(used[i]) % many].dims,
+            calls=int(calls[i]), host_total_ns=int(figures[0][i]), host_self_ns=int(figures[0][i]),
+            device_total_ns=int(figures[1][i]), device_self_ns=int(figures[1][i]), device_events=int(figures[2][i]),
+            flop=None,
+        )
+        for i in order.tolist()
+    )  # fmt: skip
+
+
 def _flop_by_row(
     events: Events, tree: Nest, labels: Ints, count: int
 ) -> tuple[Ints, NDArray[np.bool_], str | None, str | None]:
