@@ -87,6 +87,7 @@ class Memory:
 
     def freed(self, key):
         block, _ = self.live.pop(key, (None, None))
+        self.session.parts["operators"].outputs.pop(key, None)  # another storage may get this address
         if block is not None:
             self.changes.append((self.session.parts["operators"].position, block, -block.size))
             block.size = 0

@@ -14,9 +14,6 @@ NO_KERNEL = frozenset(
 READ_WHAT_THEY_WRITE = frozenset("embedding index_select gather index slice_scatter select_scatter".split())
 """Operators that read as much of their first argument as they write."""
 
-SUBCLASSES = ("DTensor", "AsyncCollectiveTensor")
-"""Tensors that stand for others."""
-
 WRAPPED = re.compile(r"(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
 
 
@@ -228,6 +225,7 @@ class Recorder:
 
 def mode_of(recorder):
     import torch
+    from torch._subclasses.fake_tensor import FakeTensor
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
@@ -235,18 +233,35 @@ def mode_of(recorder):
     recorder.node, recorder.sequence = torch._C._current_autograd_node, torch._C._autograd._get_sequence_nr
     session, memory = recorder.session, recorder.session.parts.get("memory")
     experts = session.parts["experts"]
+    device_of, fake = torch.ops.prim.device.default, FakeTensor
+    modes, fake_key = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
+    wait = torch.ops._c10d_functional.wait_tensor.default if torch.distributed.is_available() else None
+    standing = {}
+
+    def stands_for_others(kind):
+        """Whether tensors of this type hold others: DTensor, results on their way, quantized ones."""
+        answer = standing.get(kind)
+        if answer is None:
+            answer = standing[kind] = hasattr(kind, "__tensor_flatten__")
+        return answer
 
     class Record(TorchDispatchMode):
         """Sees each operator on its way to the tensors without data."""
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is device_of:
+                tensor = args[0]
+                if type(tensor) is fake and not tensor.fake_mode.in_kernel_invocation:
+                    return tensor.fake_device  # asked for as often as operators run
             kwargs = kwargs or {}
-            if any(kind.__name__ in SUBCLASSES for kind in types):
-                return NotImplemented  # its operators on the parts of this rank come by themselves
+            for kind in types:
+                if stands_for_others(kind):
+                    return NotImplemented  # the operators on its parts come by themselves
             namespace = func.namespace
-            if session.paused or namespace in ("prim", "profiler"):
-                return func(*args, **kwargs)
-            out = func(*args, **kwargs)
+            if session.paused or namespace in ("prim", "profiler") or modes(fake_key) is not session.mode:
+                return func(*args, **kwargs)  # also what DTensor asks of a mode of its own: shapes
+            # What is waited for is the tensor itself; without data torch makes another one.
+            out = args[0] if func is wait else func(*args, **kwargs)
             if namespace == "aten":
                 experts.seen(func, args, kwargs, out)
             if namespace in ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"):
@@ -259,6 +274,8 @@ def mode_of(recorder):
                 memory.made(out)
             return out
 
+    seen = Record.__torch_dispatch__
+    Record.__torch_dispatch__ = getattr(seen, "__wrapped__", seen)  # nothing is compiled here: without its guard
     return Record()
 
 

@@ -17,7 +17,7 @@ LIBRARIES = tuple(
         *(p for p in sys.path if "site-packages" in p or "dist-packages" in p),
     }
 )
-_USERS = {}
+_USERS, _NAMED = {}, {}
 
 
 def of_user(filename):
@@ -74,10 +74,13 @@ class Session:
         return None
 
     def named(self, filename, line):
-        path = os.path.abspath(filename)
-        if path.startswith(self.folder + os.sep):
-            path = path[len(self.folder) + 1 :]
-        return "{}:{}".format(path, line)
+        named = _NAMED.get((filename, line))
+        if named is None:
+            path = os.path.abspath(filename)
+            if path.startswith(self.folder + os.sep):
+                path = path[len(self.folder) + 1 :]
+            named = _NAMED[filename, line] = "{}:{}".format(path, line)
+        return named
 
     def note(self, code, text, place=None):
         """Keep what the dry run did in place of the script, once a place."""
