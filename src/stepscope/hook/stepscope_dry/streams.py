@@ -39,6 +39,9 @@ def begin(session):
         def query(self):
             return True
 
+        def is_capturing(self):
+            return False
+
         def synchronize(self):
             streams.wait(streams.main, streams.point(self))
 
