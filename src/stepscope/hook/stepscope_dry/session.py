@@ -51,6 +51,8 @@ class Session:
         self.backend = None
         self.optimizer = None
         self.optimizers = []
+        self.stepping = []
+        """Optimizers whose step runs: one may step another within its own."""
         self.wrappers, self.settings, self.mesh, self.pipeline = [], {}, {}, None
         self.notes = {}
         self.parts = {}
@@ -137,6 +139,7 @@ class Session:
             return
         if not any(optimizer is other for other in self.optimizers):
             self.optimizers.append(optimizer)
+        self.stepping.append(optimizer)
         self.phase = "optimizer"
         for part in self.parts.values():
             if hasattr(part, "optimizer_begins"):
@@ -147,7 +150,9 @@ class Session:
         follows it, and is part of the next one."""
         if os.getpid() != self.pid or self.paused:
             return
-        self.phase = "other"
+        while self.stepping and self.stepping.pop() is not optimizer:
+            pass
+        self.phase = "optimizer" if self.stepping else "other"
         counted = self.options.get("step_optimizer", 1)
         if len(self.optimizers) < counted or optimizer is not self.optimizers[counted - 1]:
             return
@@ -167,6 +172,9 @@ class Session:
 
         self.paused += 1
         self.mode.__exit__(None, None, None)
+        for part in self.parts.values():
+            if hasattr(part, "ends"):
+                part.ends()
         self.write("dry_rank/1", "world-{:06d}-rank-{:06d}.json".format(self.world, self.rank), rank_document(self))
         self.leave(0)
 

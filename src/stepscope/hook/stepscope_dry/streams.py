@@ -28,13 +28,11 @@ def begin(session):
             streams.wait(self, streams.point(stream))
 
         def wait_event(self, event):
-            if event.point is not None:
+            if event.of_step == streams.steps:
                 streams.wait(self, event.point)
 
         def record_event(self, event=None):
-            event = event or Event()
-            event.point = streams.point(self)
-            return event
+            return (event or Event()).record(self)
 
         def query(self):
             return True
@@ -43,7 +41,7 @@ def begin(session):
             return False
 
         def synchronize(self):
-            streams.wait(streams.main, streams.point(self))
+            streams.host_waits(streams.point(self))
 
         def __enter__(self):
             streams.stack.append(self)
@@ -59,13 +57,13 @@ def begin(session):
             return hash(self.number)
 
     class Event:
-        """A point of a stream."""
+        """A point of a stream; one of a step that is over holds nothing up."""
 
         def __init__(self, *args, **kwargs):
-            self.point = None
+            self.point = self.of_step = None
 
         def record(self, stream=None):
-            self.point = streams.point(stream or streams.current())
+            self.point, self.of_step = streams.point(stream or streams.current()), streams.steps
             return self
 
         def wait(self, stream=None):
@@ -78,8 +76,8 @@ def begin(session):
             return 1.0
 
         def synchronize(self):
-            if self.point is not None:
-                streams.wait(streams.main, self.point)
+            if self.of_step == streams.steps:
+                streams.host_waits(self.point)
 
     class StreamContext:
         """``with torch.cuda.stream(s):``; None stays on the stream that is current."""
@@ -114,7 +112,7 @@ class Streams:
 
     def __init__(self, session):
         self.session = session
-        self.count = -1
+        self.count, self.steps = -1, 0
         self.alive = weakref.WeakSet()
 
     def current(self):
@@ -135,6 +133,11 @@ class Streams:
             stream.ready = max(stream.ready, ready)
             stream.calls |= calls
 
+    def host_waits(self, point):
+        """Let what any stream runs next wait for a point: the host does, and launches nothing before it."""
+        for stream in list(self.alive):
+            self.wait(stream, point)
+
     def called(self, call, *, asynchronous):
         """Put a collective behind what its stream has; that stream waits for it unless it is asynchronous. Returns how many
         operators of the computing stream have to be done before it begins."""
@@ -146,5 +149,6 @@ class Streams:
 
     def forget(self):
         """Begin a step: its operators are counted from 0."""
+        self.steps += 1
         for stream in list(self.alive):
             stream.ready, stream.calls = 0, set()
