@@ -124,7 +124,7 @@ def _verify_parameters(group, parameters, logger=None):
 
 
 def _register_hook(reducer, state, hook):
-    reducer.hook = lambda bucket: hook(state, bucket)
+    reducer.hook, reducer.state = lambda bucket: hook(state, bucket), state
 
 
 def _register_builtin_hook(reducer, kind):
@@ -216,7 +216,7 @@ class _Reducer:
             self.session.fail("unsupported", "sparse gradients in DistributedDataParallel")
         self.parameters, self.group, self.find_unused, self.as_view = parameters, group, find_unused, as_view
         self.caps, self.skip_unused, self.batched = list(caps) or [first_cap, cap], skip_unused, batched
-        self.hook = self.dtype = None
+        self.hook = self.state = self.dtype = None
         self.static = self.rebuilt = self.expects = self.in_backward = False
         self.iterations, self.ready_order, self.unused = 0, {}, []
         self.futures = []
@@ -372,6 +372,10 @@ class _Reducer:
         self.used_here = self.used_here if self.static else set()
         if self._may_rebuild and self.ready_order:
             self._agree_on_buckets()
+        starts = getattr(self.state, "start_powerSGD_iter", 0)
+        if starts and self.state.iter < starts:
+            self.state.iter = starts
+            self.session.note("skipped", "PowerSGD's first {} steps, which reduce whole gradients".format(starts))
 
     def _give_back(self, variable, view_in, view, index):
         """Make the reduced gradient the parameter's; one that no rank used keeps its own."""

@@ -69,5 +69,5 @@ class Sharding:
 
 def dtypes_of(policy):
     """Return the types of a policy of mixed precision, as far as it has any."""
-    found = {name: getattr(policy, name, None) for name in ("param_dtype", "reduce_dtype")}
-    return {name: str(dtype)[6:] for name, dtype in found.items() if dtype is not None}
+    dtypes = {name: getattr(policy, name, None) for name in ("param_dtype", "reduce_dtype")}
+    return {name: str(dtype)[6:] for name, dtype in dtypes.items() if dtype is not None}
