@@ -70,19 +70,25 @@ def _answer_work(session):
     made = WeakKeyDictionary()
 
     class Future(torch.futures.Future):
-        """What a hook makes of a result runs on a stream of its own, as NCCL's futures do."""
+        """What a hook makes of a result runs beside the computation, as NCCL's futures let it: waits in it hold nothing up.
+        calls: collectives that it waits for."""
 
-        stream = None
+        calls = frozenset()
+        beside = 0
 
         def then(self, callback):
-            after = Future()
-            after.stream = self.stream
-            with streams.StreamContext(self.stream):
+            after, before = Future(), len(recorder.calls)
+            Future.beside += 1
+            try:
                 after.set_result(callback(self))
+            finally:
+                Future.beside -= 1
+            after.calls = self.calls.union(range(before, len(recorder.calls)))
             return after
 
         def wait(self):
-            streams.wait(streams.current(), streams.point(self.stream))
+            if not Future.beside:
+                streams.wait(streams.current(), (0, self.calls))
             return super().wait()
 
     def keep(name, call):
@@ -102,8 +108,7 @@ def _answer_work(session):
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
         future = Future()
-        future.stream = streams.Stream()
-        streams.wait(future.stream, (0, calls))
+        future.calls = calls
         future.set_result(tensors[0] if tensors and isinstance(tensors[0], list) else tensors)
         return future
 
