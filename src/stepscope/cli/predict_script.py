@@ -12,7 +12,7 @@ from stepscope.cli.findings import show_screen, show_table
 from stepscope.core.errors import ExitCode, MissingError, StepscopeError, UsageError
 from stepscope.core.forks import stop_signals_raise
 from stepscope.core.words import counted
-from stepscope.diagnose.dry_words import failure_words
+from stepscope.diagnose.dry_words import failure_words, headline
 from stepscope.diagnose.screen import of_dry
 from stepscope.launch.dry_run import DrySettings, dry_run, last_lines
 from stepscope.matrix.run_folder import default_run_dir, name_of_command
@@ -21,7 +21,7 @@ from stepscope.predict.what_if import DryWhatIf, parse_dry_what_if, parse_gpus
 from stepscope.records.codec import headed, plain
 from stepscope.records.dry_run import DryFailure, DryRank, DryRun
 from stepscope.report.views import dry_run as dry_views
-from stepscope.results.dry_changes import dry_changes
+from stepscope.results.dry_changes import dry_changes, worth_trying
 from stepscope.results.dry_job import DryJob, read_dry_job, speed
 from stepscope.store.layout import DryLayout
 
@@ -53,21 +53,39 @@ def run(options: Predict) -> int:
         gpu=gpu.key,
         network=options.network,
         adapters=options.adapters,
-        changes=what.forced,
     )
-    DryJob(folder=Path(), run=asked, ranks=()).cluster(max(asked.gpus))  # a mistake starts nothing
+    job = DryJob(folder=Path(), run=asked, ranks=())
+    for each in (job, replace(job, what=what.priced)):
+        each.cluster(max(asked.gpus))  # a mistake starts nothing
     layout = DryLayout(options.output or default_run_dir(f"dry-{name_of_command(options.command)}"))
     settings = DrySettings(gpu=gpu, batch_from=options.batch_from, timeout_s=options.timeout)
     with stop_signals_raise("the dry run was stopped"):
         done = dry_run(layout, asked, settings, tell=_tell)
-    for failure in done.failures[:1]:
-        log(f"what the script printed: {layout.log(failure.world_size, failure.rank)}")
-        for line in last_lines(layout, failure.world_size, failure.rank) if failure.place is None else ():
-            log(f"    {line}")
-    if len({failure.world_size for failure in done.failures}) == len(done.gpus):
-        raise error_of(done.failures[0])
-    _show(replace(read_dry_job(layout.root), what=what.priced, compiled=what.compiled), options, what)
+        for failure in done.failures[:1]:
+            log(f"what the script printed: {layout.log(failure.world_size, failure.rank)}")
+            for line in last_lines(layout, failure.world_size, failure.rank) if failure.place is None else ():
+                log(f"    {line}")
+        if len({failure.world_size for failure in done.failures}) == len(done.gpus):
+            raise error_of(done.failures[0])
+        changes = [what.forced] if what.forced else worth_trying(read_dry_job(layout.root))
+        for number, changed in enumerate(changes, 1):
+            log("again with " + ", ".join(f"{key}={value}" for key, value in changed.items()))
+            gpus = tuple(read_dry_job(layout.root).worlds)
+            again = replace(asked, gpus=gpus if what.forced else gpus[-1:], changes=changed)
+            dry_run(DryLayout(layout.other(number)), again, settings, tell=_tell)
+    job = read_dry_job(layout.root)
+    _show(job, _otherwise(job, what), options)
     return ExitCode.SOME_CELLS_FAILED if done.failures else ExitCode.OK
+
+
+def _otherwise(job: DryJob, what: DryWhatIf) -> DryJob | None:
+    """Return the job with what is asked to be other; None where nothing is. Raises UsageError where that has no step."""
+    if not what.asked:
+        return None
+    base = next((other for other in job.others if dict(other.run.changes) == dict(what.forced)), job)
+    if not base.worlds:
+        raise error_of(base.run.failures[0])
+    return replace(base, what=what.priced, compiled=what.compiled)
 
 
 def _tell(outcome: DryRank | DryFailure, seconds: float) -> None:
@@ -104,7 +122,7 @@ def run_folder(path: Path, options: Predict) -> int:
     )
     if options.gpus_per_node is not None:
         raise UsageError("--gpus-per-node: the script saw its nodes", fix="give the command again after --")
-    job = replace(job, run=run_, what=what.priced, compiled=what.compiled)
+    job = replace(job, run=run_)
     if options.gpus is not None:
         worlds = parse_gpus(options.gpus)
         if missing := [world for world in worlds if world not in job.worlds]:
@@ -115,11 +133,11 @@ def run_folder(path: Path, options: Predict) -> int:
         job = replace(job, ranks=tuple(rank for rank in job.ranks if rank.world_size in worlds))
     if not job.worlds:
         raise error_of(job.run.failures[0])
-    _show(job, options, what)
+    _show(job, _otherwise(job, what), options)
     return 0
 
 
-def _show(job: DryJob, options: Predict, what: DryWhatIf) -> None:
+def _show(job: DryJob, other: DryJob | None, options: Predict) -> None:
     if options.chart is not None:
         from stepscope.cli.predict_step import write_chart
         from stepscope.report.charts import curve_of_dry_run
@@ -129,30 +147,26 @@ def _show(job: DryJob, options: Predict, what: DryWhatIf) -> None:
             raise UsageError("--chart needs several numbers of GPUs", fix="--gpus 8,64,512")
         write_chart(options.chart, predicted_scaling_chart(curve_of_dry_run(job)))
     if options.json:
-        print_document(document(job, what))
+        print_document(document(job, other))
         return
-    before = _unchanged(job, what)
-    if before is not None:
-        gain = speed(job.largest) / speed(before.largest) - 1
-        say(f"with {', '.join(options.what_if)}: {gain:+.1%} speed on {counted(job.largest.ranks, 'GPU')}", "bold")
     show_screen(of_dry(job, more=f"stepscope report {job.folder}; stepscope diagnose {job.folder}"))
     if len(job.steps) > 1:
         say()
         show_table(dry_views.dry_steps_table([job]), width=min(out().width, 140))
+    if other is not None:
+        shared = max(world for world in other.steps if world in job.steps)
+        gain = speed(other.steps[shared]) / speed(job.steps[shared]) - 1
+        say()
+        say(f"with {', '.join(options.what_if)}: {headline(other)}; {gain:+.1%} speed on {shared} GPUs", "bold")
+        show_table(dry_views.dry_steps_table([other]), width=min(out().width, 140))
     if options.memory or job.largest.memory.verdict != "fits":
         for table in (dry_views.dry_memory_table([job]), dry_views.dry_at_peak_table([job])):
             say()
             show_table(table, titled=True, width=min(out().width, 140))
 
 
-def _unchanged(job: DryJob, what: DryWhatIf) -> DryJob | None:
-    """Return the job without what was priced otherwise; None where nothing was."""
-    return replace(job, what=type(what.priced)(), compiled=False) if what.only_priced else None
-
-
-def document(job: DryJob, what: DryWhatIf) -> Mapping[str, Any]:
+def document(job: DryJob, other: DryJob | None = None) -> Mapping[str, Any]:
     """Return the document of ``predict --json``."""
-    del what
     return {
         **headed("predict/1"),
         "kind": "script",
@@ -160,6 +174,7 @@ def document(job: DryJob, what: DryWhatIf) -> Mapping[str, Any]:
         "folder": str(job.folder),
         "script": list(job.run.command),
         "predictions": [plain(step) for step in job.steps.values()],
+        "what_if": [] if other is None else [plain(step) for step in other.steps.values()],
         "failures": [plain(failure) for failure in job.run.failures],
         "changes": [plain(change) for change in dry_changes(job)],
         "notes": [plain(note) for rank in job.worlds[job.largest.ranks] for note in rank.notes],

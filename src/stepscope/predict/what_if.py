@@ -194,9 +194,9 @@ class DryWhatIf:
     forced: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def only_priced(self) -> bool:
-        """Whether the same records say both."""
-        return not self.forced and (self.compiled or self.priced != WhatIf())
+    def asked(self) -> bool:
+        """Whether anything is other."""
+        return bool(self.forced) or self.compiled or self.priced != WhatIf()
 
 
 def parse_dry_what_if(texts: Sequence[str]) -> DryWhatIf:

@@ -14,6 +14,9 @@ from stepscope.results.dry_job import DryJob, speed
 WORTH = 0.01
 """Least gain of speed that is told."""
 MOST = 3
+EXPOSED = 0.05
+"""Least exposed communication, share of the step, that is worth another run."""
+TRIED = {"reshard": "no", "bucket": str(100 << 20), "recompute": "full"}
 ADAM_READS, ADAM_WRITES = 4, 3
 """Of parameter, gradient and two states, what one step of Adam reads and writes."""
 
@@ -36,6 +39,20 @@ def dry_changes(job: DryJob) -> tuple[DryChange, ...]:
     tried = [change for change in (*_run_again(job), *_priced(job)) if change.step.memory.verdict != "too large"]
     worth = [change for change in tried if change.makes_fit or change.gain >= WORTH]
     return tuple(sorted(worth, key=lambda change: (not change.makes_fit, -change.gain)))[:MOST] if before else ()
+
+
+def worth_trying(job: DryJob) -> tuple[dict[str, str], ...]:
+    """Return what of the wrappers is worth another run on the largest world: what may hide communication, or make it fit."""
+    step, ranks = job.largest, job.worlds[job.largest.ranks]
+    exposed = step.exposed_ns >= EXPOSED * step.step_ns
+    sharded = any(rank.memory.peak[MEMORY_KINDS.index("gathered")] for rank in ranks)
+    recomputes = any(row.recomputed for rank in ranks for row in rank.operators)
+    tries = {
+        "reshard": exposed and sharded and step.memory.verdict == "fits",
+        "bucket": exposed and any("ddp" in rank.wrappers for rank in ranks),
+        "recompute": step.memory.verdict != "fits" and not recomputes,
+    }
+    return tuple({key: TRIED[key]} for key, worth in tries.items() if worth)
 
 
 def _change_of(job: DryJob, text: str, how: str, step: DryStep) -> DryChange:
