@@ -15,6 +15,7 @@ from stepscope.api.reading import ReadingOptions, read_job
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.words import in_words, unknown
 from stepscope.records.imported import Stated
+from stepscope.store.layout import DryLayout
 
 if TYPE_CHECKING:
     from stepscope.api.answer import Answer
@@ -225,7 +226,14 @@ class Job:
         a rank. precision, overlap, bucket_bytes: as in ``predict --what-if``. network, adapters, gpus_per_node: links that
         the job would have; calib: a calibration of them. Raises UsageError, DataError.
         """
-        from stepscope.api.prediction import Question, answered, measured_job, predict_job
+        from stepscope.api.prediction import (
+            Question,
+            answered,
+            answered_dry_run,
+            asked_of_dry_run,
+            measured_job,
+            predict_job,
+        )
         from stepscope.predict.what_if import WhatIf, gpu_numbers, keyed
 
         change = WhatIf(
@@ -240,6 +248,16 @@ class Job:
             gpus_per_node=gpus_per_node,
             calib=None if calib is None else Path(calib),
         )
+        if DryLayout(self.path).is_there:
+            if batch is not None or precision is not None or bucket_bytes is not None:
+                raise UsageError(
+                    "batch, precision and buckets are the script's", fix="run it again with its own options"
+                )
+            from stepscope.results.dry_job import read_dry_job
+
+            dry = asked_of_dry_run(read_dry_job(self.path), question)
+            changed = question.what_if not in (None, WhatIf())
+            return answered_dry_run(dry, replace(dry, what=question.what_if or WhatIf()) if changed else None)
         return answered(predict_job(measured_job(self.path, self.asked.cell, calib=question.calib), question))
 
     @property

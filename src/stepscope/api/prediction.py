@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.api.answer import Answer
 from stepscope.api.traces import traces_of
 from stepscope.core.dataclass import record
 from stepscope.core.errors import StepscopeError, Unavailable, UsageError
+from stepscope.core.words import counted
+from stepscope.predict.collectives.choose import known_gpu
 from stepscope.predict.collectives.machine import find_fabric
 from stepscope.predict.job import MeasuredJob
 from stepscope.predict.overlap import measured_transport
@@ -22,6 +26,9 @@ from stepscope.report.frame import frame_of
 from stepscope.report.views import predicted_step
 from stepscope.store.importer import require_there
 from stepscope.store.layout import ProfileLayout, RunLayout
+
+if TYPE_CHECKING:
+    from stepscope.results.dry_job import DryJob
 
 
 @record
@@ -84,6 +91,55 @@ def measured_job(path: Path, cell_id: str | None, *, calib: Path | None) -> Meas
         except StepscopeError:  # the calibrated run is elsewhere, or did not measure overlap
             transport = None
     return job_of_cell(chosen, cells, transport=transport)
+
+
+def asked_of_dry_run(job: DryJob, question: Question, *, gpu: str | None = None) -> DryJob:
+    """Return a dry run on other GPUs and links, and on these worlds alone. Raises UsageError for what it does not hold."""
+    again = "give the command again after --"
+    if question.gpus_per_node is not None:
+        raise UsageError("--gpus-per-node: the script saw its nodes", fix=again)
+    if question.calib is not None:
+        raise UsageError("--calib: a dry run is priced by its GPU and network", fix="give --gpu and --network")
+    run = replace(
+        job.run,
+        gpu=known_gpu(gpu).key if gpu else job.run.gpu,
+        network=question.network or job.run.network,
+        adapters=question.adapters or job.run.adapters,
+    )
+    worlds = tuple(job.worlds) if question.gpus is None else tuple(question.gpus)
+    if missing := [world for world in worlds if world not in job.worlds]:
+        raise UsageError(f"{job.folder} has no step of {counted(missing[0], 'GPU')}", fix=f"{again}, with --gpus")
+    return replace(job, run=run, ranks=tuple(rank for rank in job.ranks if rank.world_size in worlds))
+
+
+def answered_dry_run(job: DryJob, other: DryJob | None = None) -> Answer:
+    """Return what a dry run says as an answer. other: the same with something changed."""
+    from stepscope.diagnose.dry_words import headline
+    from stepscope.report.views import dry_run as views
+    from stepscope.results.dry_changes import dry_changes
+
+    tables = {
+        "steps": views.dry_steps_table, "parts": views.dry_parts_table, "memory": views.dry_memory_table,
+        "changes": views.dry_changes_table,
+    }  # fmt: skip
+    shown = job if other is None else other
+    return Answer(
+        headline=headline(shown),
+        frames={name: frame_of(table([shown])) for name, table in tables.items()},
+        record=shown.steps,
+        document={
+            **headed("predict/1"),
+            "kind": "script",
+            "name": job.name,
+            "folder": str(job.folder),
+            "script": list(job.run.command),
+            "predictions": [plain(step) for step in job.steps.values()],
+            "what_if": [] if other is None else [plain(step) for step in other.steps.values()],
+            "failures": [plain(failure) for failure in job.run.failures],
+            "changes": [plain(change) for change in dry_changes(job)],
+            "notes": [plain(note) for rank in job.worlds[job.largest.ranks] for note in rank.notes],
+        },
+    )
 
 
 def _prices(question: Question, job: MeasuredJob, what: WhatIf) -> tuple[Prices, Prices]:

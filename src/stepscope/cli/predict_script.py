@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from stepscope.api.prediction import Question, answered_dry_run, asked_of_dry_run
 from stepscope.cli.console import log, out, print_document, say, typed
 from stepscope.cli.findings import show_screen, show_table
 from stepscope.core.errors import ExitCode, MissingError, StepscopeError, UsageError
@@ -18,10 +18,9 @@ from stepscope.launch.dry_run import DrySettings, dry_run, last_lines
 from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.predict.collectives.choose import known_gpu
 from stepscope.predict.what_if import DryWhatIf, parse_dry_what_if, parse_gpus
-from stepscope.records.codec import headed, plain
 from stepscope.records.dry_run import DryFailure, DryRank, DryRun
 from stepscope.report.views import dry_run as dry_views
-from stepscope.results.dry_changes import dry_changes, worth_trying
+from stepscope.results.dry_changes import worth_trying
 from stepscope.results.dry_job import DryJob, read_dry_job, speed
 from stepscope.store.layout import DryLayout
 
@@ -114,25 +113,15 @@ def run_folder(path: Path, options: Predict) -> int:
             fix="give the command again after --",
         )
     job = read_dry_job(path)
-    run_ = replace(
-        job.run,
-        gpu=known_gpu(options.gpu).key if options.gpu else job.run.gpu,
-        network=options.network or job.run.network,
-        adapters=options.adapters or job.run.adapters,
-    )
-    if options.gpus_per_node is not None:
-        raise UsageError("--gpus-per-node: the script saw its nodes", fix="give the command again after --")
-    job = replace(job, run=run_)
-    if options.gpus is not None:
-        worlds = parse_gpus(options.gpus)
-        if missing := [world for world in worlds if world not in job.worlds]:
-            raise UsageError(
-                f"{path} has no step of {counted(missing[0], 'GPU')}",
-                fix="give the command again after --, with --gpus",
-            )
-        job = replace(job, ranks=tuple(rank for rank in job.ranks if rank.world_size in worlds))
     if not job.worlds:
         raise error_of(job.run.failures[0])
+    question = Question(
+        gpus=None if options.gpus is None else parse_gpus(options.gpus),
+        network=options.network,
+        adapters=options.adapters,
+        gpus_per_node=options.gpus_per_node,
+    )
+    job = asked_of_dry_run(job, question, gpu=options.gpu)
     _show(job, _otherwise(job, what), options)
     return 0
 
@@ -147,7 +136,7 @@ def _show(job: DryJob, other: DryJob | None, options: Predict) -> None:
             raise UsageError("--chart needs several numbers of GPUs", fix="--gpus 8,64,512")
         write_chart(options.chart, predicted_scaling_chart(curve_of_dry_run(job)))
     if options.json:
-        print_document(document(job, other))
+        print_document(answered_dry_run(job, other).to_json())
         return
     show_screen(of_dry(job, more=f"stepscope report {job.folder}; stepscope diagnose {job.folder}"))
     if len(job.steps) > 1:
@@ -163,19 +152,3 @@ def _show(job: DryJob, other: DryJob | None, options: Predict) -> None:
         for table in (dry_views.dry_memory_table([job]), dry_views.dry_at_peak_table([job])):
             say()
             show_table(table, titled=True, width=min(out().width, 140))
-
-
-def document(job: DryJob, other: DryJob | None = None) -> Mapping[str, Any]:
-    """Return the document of ``predict --json``."""
-    return {
-        **headed("predict/1"),
-        "kind": "script",
-        "name": job.name,
-        "folder": str(job.folder),
-        "script": list(job.run.command),
-        "predictions": [plain(step) for step in job.steps.values()],
-        "what_if": [] if other is None else [plain(step) for step in other.steps.values()],
-        "failures": [plain(failure) for failure in job.run.failures],
-        "changes": [plain(change) for change in dry_changes(job)],
-        "notes": [plain(note) for rank in job.worlds[job.largest.ranks] for note in rank.notes],
-    }
