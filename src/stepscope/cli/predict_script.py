@@ -54,8 +54,8 @@ def run(options: Predict) -> int:
         adapters=options.adapters,
     )
     job = DryJob(folder=Path(), run=asked, ranks=())
-    for each in (job, replace(job, what=what.priced)):
-        each.cluster(max(asked.gpus))  # a mistake starts nothing
+    for one in (job, replace(job, what=what.priced)):
+        one.cluster(max(asked.gpus))  # a mistake starts nothing
     layout = DryLayout(options.output or default_run_dir(f"dry-{name_of_command(options.command)}"))
     settings = DrySettings(gpu=gpu, batch_from=options.batch_from, timeout_s=options.timeout)
     with stop_signals_raise("the dry run was stopped"):

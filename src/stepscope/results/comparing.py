@@ -266,6 +266,7 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
             figures += _run_comparisons(before, after, sides[0], side, drop_epochs)
         for sweep in sweeps:
             figures += _comm_figures(sweep, side.name)
+        figures += _dry_figures(sides[0], side)
         notes += _contention_notes(sides[0], side)
         of_diaries = _diary_figures(sides[0], side)
         figures += of_diaries
@@ -327,6 +328,21 @@ def _goodput_figures(first: Side, second: Side) -> Iterable[ComparedFigure]:
         old, new = wall_figure.measured(before), wall_figure.measured(after)
         if old is not None and new is not None and old.value > 0 and new.value > 0:
             yield figure(what=what, metric=key, side=second.name, first=old, second=new, replicates=None)
+
+
+def _dry_figures(first: Side, second: Side) -> Iterable[ComparedFigure]:
+    """Compare what dry runs say of the numbers of GPUs that both have; each side is one script."""
+    jobs = [side.rounds[0].dry for side in (first, second)]
+    for before, after in zip(*jobs, strict=False):
+        for world in before.worlds.keys() & after.worlds.keys():
+            for key, dry_figure in figures_of("dry").items():
+                old, new = (dry_figure.measured(job.steps[world]) for job in (before, after))
+                if old is not None and new is not None and old.value > 0:
+                    what = f"{_name_before_after(before.name, after.name)} on {counted(world, 'GPU')}"
+                    unit = "tokens" if dry_figure.unit == "per s" else None
+                    yield figure(
+                        what=what, metric=key, side=second.name, first=old, second=new, replicates=None, unit=unit,
+                    )  # fmt: skip
 
 
 def _contention_notes(first: Side, second: Side) -> list[str]:

@@ -157,6 +157,7 @@ def conditions_of(sides: Sequence[Evidence], partners: Sequence[tuple[Any, ...]]
     return _sorted_conditions(
         [
             ("settings", _command_facts(sides)),
+            ("settings", [_dry_setting_facts(side) for side in sides]),
             ("machine", _with_devices(machines, traced)),
             ("software", _facts_with_absences([_software_facts(side.environment) for side in sides])),
             *(("settings", setting) for setting in settings),
@@ -167,14 +168,24 @@ def conditions_of(sides: Sequence[Evidence], partners: Sequence[tuple[Any, ...]]
 def _command_facts(sides: Sequence[Evidence]) -> list[Facts]:
     """Return how the commands of jobs that were started under the hook differ, without the words that all begin, or end,
     with; nothing where a side is not one such job."""
-    if any(len(side.profiled) != 1 for side in sides):
+    started = [[job.record.command for job in side.profiled] or [job.run.command for job in side.dry] for side in sides]
+    if any(len(commands) != 1 for commands in started):
         return [{} for _ in sides]
-    commands = [[Path(word).name for word in side.profiled[0].record.command] for side in sides]
+    commands = [[Path(word).name for word in line] for (line,) in started]
     ahead = _common_words(commands)
     behind = _common_words([words[ahead:][::-1] for words in commands])
     apart = [words[ahead : len(words) - behind] for words in commands]
     whole = [shlex.join(words) for words in (apart if any(apart) else commands)]
     return [{"command": f"... {text or '-'}" if any(apart) and ahead else text or "-"} for text in whole]
+
+
+def _dry_setting_facts(side: Evidence) -> Facts:
+    """Return what a dry run is priced on, and what its wrappers were made to do."""
+    return {
+        key: value
+        for job in side.dry
+        for key, value in {"gpu": job.run.gpu, "network": job.run.network, **job.run.changes}.items()
+    }
 
 
 def _common_words(commands: Sequence[Sequence[str]]) -> int:

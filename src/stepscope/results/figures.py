@@ -20,12 +20,24 @@ from stepscope.results.epochs import PER_EPOCH, best_accuracy, dropped_epochs, e
 
 Unit = Literal["ns", "bytes", "per s", "fraction", "ratio", "count", "loss"]
 Of = Literal[
-    "run", "epoch", "collective", "step", "steps", "shares", "memory", "hardware", "wall", "rank", "job", "diagnosis"
+    "run",
+    "epoch",
+    "collective",
+    "step",
+    "steps",
+    "shares",
+    "memory",
+    "hardware",
+    "wall",
+    "rank",
+    "job",
+    "diagnosis",
+    "dry",
 ]
 """``run``, ``epoch``: :func:`run_facts`; ``collective``: a CommRow; ``step``: a part of a traced step, of the rank with
 most; ``steps``: all timed steps of a profiled job; ``shares``: parts of them, ``memory``: of its ranks
 (results/job_figures.py); ``hardware``: its GPUs and ports (results/hardware.py); ``wall``: a Goodput; ``rank``: a part of
-a rank's step; ``job``: a TraceSummary; ``diagnosis``: evidence and its findings."""
+a rank's step; ``job``: a TraceSummary; ``diagnosis``: evidence and its findings; ``dry``: a DryStep."""
 
 RANGES: Mapping[Unit, tuple[float, float]] = {"fraction": (0.0, 1.0), "loss": (-math.inf, math.inf)}
 """Lowest and highest value that a figure of the unit can have; of the others 0 and no limit."""
@@ -307,6 +319,12 @@ FIGURES: tuple[Figure, ...] = (
     _figure_of("comm_ns", "job", "ns", "communication", lambda summary: _part_total_ns(summary, "comm_ns"),
             "sum over ranks"),
     _figure_of("straggler_count", "job", "count", "stragglers", _straggler_count, "ranks that others wait for"),
+    _figure_of("dry_step_ns", "dry", "ns", "step", "step_ns", "of a dry run, as it is priced"),
+    _figure_of("dry_tokens_per_s", "dry", "per s", "tokens/s", "tokens_per_s", "of the whole job of a dry run"),
+    _figure_of("dry_memory_bytes", "dry", "bytes", "memory", lambda step: round(step.memory.needs_bytes),
+            "of one GPU of a dry run at its peak, with context and fragmentation"),
+    _figure_of("dry_exposed_comm_ns", "dry", "ns", EXPOSED_COMM, "exposed_ns", "of a dry run's step"),
+    _figure_of("dry_mfu", "dry", "fraction", "MFU", "mfu", "of a dry run: model FLOP / (step x dense peak)", better="high"),
     _figure_of("problem_count", "diagnosis", "count", "problems", _finding_counter("problem"), "findings of that severity"),
     _figure_of("warning_count", "diagnosis", "count", "warnings", _finding_counter("warning"), "findings of that severity"),
     _figure_of("finding_count", "diagnosis", "count", "findings", _finding_counter(), "of any severity"),
@@ -327,7 +345,7 @@ def figures_of(*of: Of) -> dict[str, Figure]:
 
 COMPARED = {
     key: figure
-    for key, figure in figures_of("run", "epoch", "collective", "step", "steps", "wall").items()
+    for key, figure in figures_of("run", "epoch", "collective", "step", "steps", "wall", "dry").items()
     if figure.compared
 }
 """What ``compare`` and its ``--fail-if`` know, by key."""

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests import comm_rows, diaries
+from tests import comm_rows, diaries, dry_ranks
 from tests import fake_runs as fakes
 from tests.trace_builder import build, write_job
 from tests.unit.results import test_goodput as walls
@@ -24,6 +24,9 @@ from tests.unit.store.importers import test_notebook_results as notebook
 
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.engine import diagnose
+from stepscope.predict.dry.step import predict_dry
+from stepscope.predict.step.layout import Cluster
+from stepscope.records.dry_run import DryCall
 from stepscope.records.nouns import Measured
 from stepscope.records.parts import RECORDED
 from stepscope.records.profile import FIRST
@@ -146,6 +149,15 @@ def of_jobs(folder: Path) -> Iterator[tuple[str, Example]]:
         yield "collective", Example(read=partial(Figure.measured, facts=row), length_ns=us * 1000)
 
 
+def of_a_dry_run() -> Iterator[tuple[str, Example]]:
+    """Large products, and a collective that only the end of the step waits for."""
+    call = DryCall(op="all_reduce", size_bytes=1 << 30, dtype="float32", group=0, at=8, waited=None, phase="backward")
+    large = dry_ranks.product(8192, 8192, 8192)
+    rank = dry_ranks.dry_rank((large,) * 8, calls=(call,), groups=(tuple(range(8)),), peak=(1 << 30,) * 7)
+    step = predict_dry(rank, Cluster.of("h100-sxm", 8))
+    yield "dry", Example(read=partial(Figure.measured, facts=step), length_ns=step.step_ns, batch=8 * 4096)
+
+
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Example]]:
     """By what their figures are of."""
@@ -157,6 +169,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Example
         of_a_trace(folder / "launches", world=2, late={0: 4_000_000, 1: 4_000_000}, late_kind="launch"),
         of_a_trace(folder / "fsdp", world=2, shape="fsdp", data_ns=100_000),
         of_jobs(folder),
+        of_a_dry_run(),
     ):
         found[kind].append(example)
     return found
