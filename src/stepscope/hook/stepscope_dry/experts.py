@@ -22,8 +22,22 @@ def begin(session):
 
     fake.CONSTANT_NUMEL_LIMIT = MOST_VALUES
     experts = session.parts["experts"] = Experts(session, torch)
+    count_grouped_products(torch)
     for name in ("nonzero", "masked_select", "bincount"):
         answers.op_implementations_dict[getattr(torch.ops.aten, name).default] = getattr(experts, name)
+
+
+def count_grouped_products(torch):
+    """Let torch's counter know products of groups of rows with a matrix each: one of all rows has as many FLOP."""
+    from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+    def product_flop(a, b, *args, out_shape=None, **kwargs):
+        return 2 * a[-2] * a[-1] * b[-1] * (a[0] if len(a) == len(b) == 3 else 1)
+
+    for name in ("_grouped_mm", "_scaled_grouped_mm"):
+        operator = getattr(torch.ops.aten, name, None)
+        if operator is not None and operator not in flop_registry:
+            register_flop_formula(operator)(product_flop)
 
 
 class Experts:
