@@ -16,12 +16,15 @@ from stepscope.records.prediction import DryStep
 from stepscope.results.dry_changes import dry_changes
 from stepscope.results.dry_job import DryJob, efficiency, is_logits, size_and_place, speed, unit_of, weightiest
 
+WAITING = ("communication", "bubble", "idle", "other")
+"""Parts of a step in which the device computes nothing."""
 LIMITED = {
     "product": "matrix products take most of it",
     "attention": "attention takes most of it",
     "memory": "operators at the speed of memory take most of it",
     "optimizer": "the optimizer takes most of it",
     "communication": f"{EXPOSED_COMM} takes most of it",
+    "bubble": "waiting for other stages of the pipeline takes most of it: more micro-batches make it less",
     "idle": "the host takes most of it: it launches operators more slowly than the GPU computes them",
     "other": "fixed time takes most of it: the work is too small for so many GPUs",
 }
@@ -71,7 +74,7 @@ def time_words(step: DryStep) -> str:
 def tone(step: DryStep) -> Literal["problem", "warning", "good"]:
     if step.memory.verdict == "too large":
         return "problem"
-    return "warning" if step.memory.verdict == "tight" or step.limit in ("communication", "idle", "other") else "good"
+    return "warning" if step.memory.verdict == "tight" or step.limit in WAITING else "good"
 
 
 def tree(step: DryStep) -> tuple[VerdictPart, ...]:
@@ -81,7 +84,7 @@ def tree(step: DryStep) -> tuple[VerdictPart, ...]:
         return VerdictPart(key=key, ns=ns, share=ns / step.step_ns, parts=tuple(inner), cause=key == step.limit)
 
     inner = [part(key, ns) for key in COMPUTATION if (ns := step.parts.get(key, 0.0)) > 0]
-    rest = [part(key, ns) for key in ("communication", "idle", "other") if (ns := step.parts.get(key, 0.0)) > 0]
+    rest = [part(key, ns) for key in WAITING if (ns := step.parts.get(key, 0.0)) > 0]
     return (part("computation", sum(one.ns for one in inner), inner), *rest)
 
 

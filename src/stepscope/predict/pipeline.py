@@ -188,14 +188,16 @@ def simulate(
     half_duplex: bool = False,
     meeting: bool = False,
     took_ns: Sequence[Sequence[float]] | None = None,
+    orders: tuple[tuple[Action, ...], ...] | None = None,
 ) -> PipelineTimeline:
     """Simulate one step. times: of every stage, or one for all of them. half_duplex: messages between two ranks take turns
     (gloo). meeting: a message starts when its receiver has nothing else to do (:func:`meets`). took_ns: time of every
-    computation, by rank in the order of its actions, in place of its stage's.
+    computation, by rank in the order of its actions, in place of its stage's. orders: actions of every rank; None: those
+    of the layout's schedule.
 
     Raises UsageError where the layout has no such schedule.
     """
-    steps = _action_steps(layout, half_duplex)
+    steps = _action_steps(layout, half_duplex, orders or pipeline_orders(layout))
     stages, m = layout.stages, layout.micro_batches
     of = list(times) * (stages if len(times) == 1 else 1)
     if len(of) != stages:
@@ -248,14 +250,17 @@ def simulate(
 
 
 @lru_cache(maxsize=8)
-def _action_steps(layout: PipelineLayout, half_duplex: bool) -> tuple[list[_Step], ...]:
+def _action_steps(
+    layout: PipelineLayout, half_duplex: bool, orders: tuple[tuple[Action, ...], ...]
+) -> tuple[list[_Step], ...]:
     """Every rank's actions as places in the tables of ``simulate``; -1: none.
 
     What it needs and gives: (forward: stage, backward: all stages + stage) x micro-batches + micro-batch. Its computation:
     kind x stages + stage. The rank that waits for it, its message and the link, which is none on the same rank; message and
     link of what it needs.
     """
-    stages, m, p, rank_of = layout.stages, layout.micro_batches, layout.ranks, layout.rank_of_stage
+    stages, m, p = layout.stages, layout.micro_batches, layout.ranks
+    rank_of = {stage: rank for rank, order in enumerate(orders) for _, stage, _ in order}
 
     def link(sender: int, receiver: int) -> int:
         ends = sorted((sender, receiver)) if half_duplex else (sender, receiver)
@@ -274,7 +279,7 @@ def _action_steps(layout: PipelineLayout, half_duplex: bool) -> tuple[list[_Step
             return needs, computation, -1, -1, -1, -1, *source
         return needs, computation, needs + (to - stage) * m, rank_of[to], message, link(rank, rank_of[to]), *source
 
-    return tuple([step(rank, action) for action in order] for rank, order in enumerate(pipeline_orders(layout)))
+    return tuple([step(rank, action) for action in order] for rank, order in enumerate(orders))
 
 
 def meets(layout: PipelineLayout, *, device: str) -> bool:

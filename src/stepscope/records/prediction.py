@@ -346,7 +346,8 @@ class DryFit:
 class DryStep:
     """What a step takes that a dry run recorded, on ``ranks`` GPUs. low_ns, high_ns: 80% interval.
 
-    parts: by key of records/parts.py (``communication``: exposed; ``idle``: the device waits for the host); they sum to
+    parts: by key of records/parts.py (``communication``: exposed; ``idle``: the device waits for the host;
+    ``bubble``: for other stages of a pipeline, and their messages); they sum to
     step_ns. comm_ns: collectives one after the other. mfu: model FLOP over the peak; hfu: all that are computed. limit:
     the largest part, or kind of kernel. rests_on: what the time comes from, in words.
     """

@@ -13,7 +13,8 @@ from stepscope.core.errors import DataError
 from stepscope.core.words import counted, grouped
 from stepscope.predict.collectives.choose import known_gpu
 from stepscope.predict.collectives.machine import find_fabric
-from stepscope.predict.dry.step import predict_dry
+from stepscope.predict.dry.pipeline import predict_world
+from stepscope.predict.dry.step import Pricing
 from stepscope.predict.step.alternatives import changed_cluster
 from stepscope.predict.step.layout import Cluster
 from stepscope.predict.what_if import WhatIf
@@ -71,12 +72,10 @@ class DryJob:
         return changed_cluster(cluster, self.what)
 
     def priced(self, world: int) -> DryStep:
-        """Return the step of a world, by the rank that takes longest; memory of the rank that needs most."""
+        """Return the step of a world."""
         ranks = [replace(rank, compiled=("",)) if self.compiled else rank for rank in self.worlds[world]]
-        cluster, perfect = self.cluster(world), self.what.overlap is not None
-        steps = [predict_dry(rank, cluster, kernel_ns=self.kernel_ns, overlap=perfect) for rank in ranks]
-        slowest = max(steps, key=lambda step: step.step_ns)
-        return replace(slowest, memory=max((step.memory for step in steps), key=lambda fit: fit.needs_bytes))
+        pricing = Pricing(cluster=self.cluster(world), kernel_ns=self.kernel_ns, overlap=self.what.overlap is not None)
+        return predict_world(ranks, pricing)
 
     @cached_property
     def steps(self) -> Mapping[int, DryStep]:

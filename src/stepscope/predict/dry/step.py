@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from math import prod
 
+from stepscope.core.dataclass import record
 from stepscope.predict.dry.clocks import Clocks, Work, gpu_work, run_clocks
 from stepscope.predict.dry.kernels import computed_flop, kernel_s, kind_of, model_flop, precision_of, uses_tf32
 from stepscope.predict.dry.traffic import job_calls, priced
@@ -36,47 +37,82 @@ def predict_dry(
 
     Raises UsageError where the GPU has no rate for a type in use.
     """
-    c, roofline = calibration, Roofline(cluster.gpu, calibration)
-    tf32 = uses_tf32(rank)
-    work = gpu_work(rank, roofline, kernel_ns or (lambda row: 1e9 * kernel_s(row, roofline, tf32=tf32)))
-    _add_calls(rank, work, 1e3 * c.host_call_us)
-    clocks = run_clocks(rank, work)
-    prices = priced(rank, cluster, c.comm_rate)
-    played = replay(rank, clocks, prices, Transport(lanes=1, compute_slowdown=c.overlap_slowdown), perfect=overlap)
-    parts = _parts(clocks, played)
-    parts["other"] = parts.get("other", 0.0) + 1e3 * c.step_us
-    parts["other"] += sum(parts.values()) * c.spread_per_doubling * max(0.0, math.log2(cluster.gpus / 8))
-    parts = {key: ns * c.factor for key, ns in parts.items()}
-    step = sum(parts.values())
-    low, high = reach_at(c, cluster.gpus)
-    unseen = c.range is not None and cluster.gpu.key not in c.range.accelerators
-    wide = EXTRAPOLATED if unseen else 1.0
-    flop, calls = _flop(rank), Counter(rank.order)
-    precision = _precision(rank, tf32=tf32)
-    peak = roofline.specified(precision) * step / 1e9
-    replicas = cluster.gpus // prod(n for axis, n in rank.mesh.items() if axis in SAME_DATA)
-    return DryStep(
-        ranks=cluster.gpus,
-        rank=rank.rank,
-        gpu=cluster.gpu.key,
-        network=cluster.network.key if cluster.network else None,
-        step_ns=step,
-        low_ns=step / high**wide,
-        high_ns=step / low**wide,
-        parts=parts,
-        kernels=_kernels(clocks, flop),
-        traffic=_traffic(rank, cluster, prices),
-        comm_ns=played.comm_ns,
-        mfu=sum(model_flop(row) * calls[i] for i, row in enumerate(rank.operators)) / peak,
-        hfu=sum(flop.values()) / peak,
-        precision=precision,
-        samples_per_s=None if rank.samples is None else rank.samples * replicas / step * 1e9,
-        tokens_per_s=None if rank.tokens is None else rank.tokens * replicas / step * 1e9,
-        memory=fit(rank, cluster, c),
-        limit=_limit(parts, clocks),
-        rests_on=c.name,
-        notes=(*cluster.whole.notes, *((f"{cluster.gpu.name}: no published run was fitted on it",) if unseen else ())),
-    )
+    return Pricing(cluster=cluster, calibration=calibration, kernel_ns=kernel_ns, overlap=overlap).whole(rank)
+
+
+@record
+class Timed:
+    """Operators and collectives, put together. prices: of the collectives."""
+
+    clocks: Clocks
+    prices: list[PricedCall]
+    played: Replayed
+
+
+@record
+class Pricing:
+    """What a dry run is priced by, as :func:`predict_dry` is given it."""
+
+    cluster: Cluster
+    calibration: StepCalibration = DRY
+    kernel_ns: Callable[[DryOperator], float] | None = None
+    overlap: bool = False
+
+    def timed(self, rank: DryRank) -> Timed:
+        """Time what a rank records, or a piece of it. Raises UsageError where the GPU has no rate for a type in use."""
+        c, roofline = self.calibration, Roofline(self.cluster.gpu, self.calibration)
+        tf32 = uses_tf32(rank)
+        work = gpu_work(rank, roofline, self.kernel_ns or (lambda row: 1e9 * kernel_s(row, roofline, tf32=tf32)))
+        _add_calls(rank, work, 1e3 * c.host_call_us)
+        clocks = run_clocks(rank, work)
+        prices = priced(rank, self.cluster, c.comm_rate)
+        transport = Transport(lanes=1, compute_slowdown=c.overlap_slowdown)
+        return Timed(clocks=clocks, prices=prices, played=replay(rank, clocks, prices, transport, perfect=self.overlap))
+
+    def whole(self, rank: DryRank) -> DryStep:
+        """Return the step of a rank that waits for no stage of a pipeline."""
+        timed = self.timed(rank)
+        return self.step(rank, timed, parts_of(timed))
+
+    def step(self, rank: DryRank, timed: Timed, parts: dict[str, float]) -> DryStep:
+        """Return the step of these parts."""
+        c, cluster, clocks = self.calibration, self.cluster, timed.clocks
+        parts["other"] = parts.get("other", 0.0) + 1e3 * c.step_us
+        parts["other"] += sum(parts.values()) * c.spread_per_doubling * max(0.0, math.log2(cluster.gpus / 8))
+        parts = {key: ns * c.factor for key, ns in parts.items()}
+        step = sum(parts.values())
+        low, high = reach_at(c, cluster.gpus)
+        unseen = c.range is not None and cluster.gpu.key not in c.range.accelerators
+        wide = EXTRAPOLATED if unseen else 1.0
+        flop, calls = _flop(rank), Counter(rank.order)
+        precision = _precision(rank, tf32=uses_tf32(rank))
+        peak = Roofline(cluster.gpu, c).specified(precision) * step / 1e9
+        replicas = cluster.gpus // prod(n for axis, n in rank.mesh.items() if axis in SAME_DATA)
+        return DryStep(
+            ranks=cluster.gpus,
+            rank=rank.rank,
+            gpu=cluster.gpu.key,
+            network=cluster.network.key if cluster.network else None,
+            step_ns=step,
+            low_ns=step / high**wide,
+            high_ns=step / low**wide,
+            parts=parts,
+            kernels=_kernels(clocks, flop),
+            traffic=_traffic(rank, cluster, timed.prices),
+            comm_ns=timed.played.comm_ns,
+            mfu=sum(model_flop(row) * calls[i] for i, row in enumerate(rank.operators)) / peak,
+            hfu=sum(flop.values()) / peak,
+            precision=precision,
+            samples_per_s=None if rank.samples is None else rank.samples * replicas / step * 1e9,
+            tokens_per_s=None if rank.tokens is None else rank.tokens * replicas / step * 1e9,
+            memory=fit(rank, cluster, c),
+            limit=_limit(parts, clocks),
+            rests_on=c.name,
+            notes=(
+                *cluster.whole.notes,
+                *((f"{cluster.gpu.name}: no published run was fitted on it",) if unseen else ()),
+            ),
+        )
 
 
 def _add_calls(rank: DryRank, work: list[Work], call_ns: float) -> None:
@@ -102,8 +138,9 @@ def replay(
     return replayed_at(job, [prices[i] for i in order], perfect=perfect)
 
 
-def _parts(clocks: Clocks, played: Replayed) -> dict[str, float]:
+def parts_of(timed: Timed) -> dict[str, float]:
     """Return the step by parts, ns."""
+    clocks, played = timed.clocks, timed.played
     parts: dict[str, float] = defaultdict(float)
     for (phase, _), ns in clocks.busy_ns.items():
         parts[phase if phase in COMPUTATION else "other"] += ns
@@ -183,5 +220,5 @@ def _limit(parts: dict[str, float], clocks: Clocks) -> str:
     for (phase, kind), ns in clocks.busy_ns.items():
         kinds["optimizer" if phase == "optimizer" else kind] += ns
     kinds["memory"] += kinds.pop("fused", 0.0) + kinds.pop("copy", 0.0)
-    kinds |= {key: parts[key] for key in ("communication", "idle", "other")}
+    kinds |= {key: parts.get(key, 0.0) for key in ("communication", "idle", "bubble", "other")}
     return max(kinds, key=lambda kind: kinds[kind])

@@ -61,10 +61,11 @@ KERNEL = {
     "optimizer": "optimizer",
     "communication": EXPOSED_COMM,
     "idle": "the host, which launches operators",
+    "bubble": "the pipeline's bubble and messages",
     "other": "fixed time, slowest GPU",
 }
 """Kind of kernel, or what limits a step, in words."""
-PART = {**TITLES, "idle": "waiting for the host"}
+PART = {**TITLES, "idle": "waiting for the host", "bubble": "waiting for other stages"}
 _Row = tuple[DryJob, DryStep]
 
 
