@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from statistics import mean
 
 from stepscope.core.errors import DataError
 from stepscope.predict.dry.step import Pricing, Timed
@@ -28,8 +29,8 @@ _SCHEDULES = {
 def predict_world(ranks: Sequence[DryRank], pricing: Pricing) -> DryStep:
     """Price the step of a world of which these ranks were run: one, or one a place of a pipeline.
 
-    Of a pipeline, parts are those of the rank that is through last, memory that of the one that needs most. Raises
-    DataError where a rank of it is missing.
+    Of a pipeline, parts are those of its busiest rank, memory that of the one that needs most. Raises DataError where a rank
+    of it is missing.
     """
     if ranks[0].pipeline is None:
         return pricing.whole(ranks[0])
@@ -40,30 +41,21 @@ def predict_world(ranks: Sequence[DryRank], pricing: Pricing) -> DryStep:
     ordered = [by_rank[place] for place in places]
     timed = [_timed_actions(rank, pricing) for rank in ordered]
     line = _line(ordered, [[one.played.step_ns for one in actions] for actions in timed], pricing)
+    pieces = [[*actions, pricing.timed(_rest(rank))] for rank, actions in zip(ordered, timed, strict=True)]
+    busy = [sum(piece.played.step_ns for piece in own) for own in pieces]
+    through = max(ends[-1] + own[-1].played.step_ns for ends, own in zip(line.ends_ns, pieces, strict=True))
     steps = []
-    for rank, actions, ends in zip(ordered, timed, line.ends_ns, strict=True):
-        pieces = [*actions, pricing.timed(_rest(rank))]
-        parts = _parts(pieces)
-        parts["bubble"] = ends[-1] - sum(one.played.step_ns for one in actions)
-        comm = sum(piece.played.comm_ns for piece in pieces)
-        steps.append(replace(pricing.step(rank, pricing.timed(rank), parts), comm_ns=comm))
-    last = max(steps, key=lambda step: step.step_ns)
-    flop = sum(step.hfu * step.step_ns for step in steps) / len(steps)
-    model = sum(step.mfu * step.step_ns for step in steps) / len(steps)
-    first = steps[0]
+    for rank, own, took in zip(ordered, pieces, busy, strict=True):
+        step = pricing.step(rank, pricing.timed(rank), {**_parts(own), "bubble": through - took})
+        steps.append(replace(step, comm_ns=sum(piece.played.comm_ns for piece in own)))
     return replace(
-        last,
-        samples_per_s=_faster(first.samples_per_s, first, last),
-        tokens_per_s=_faster(first.tokens_per_s, first, last),
-        hfu=flop / last.step_ns,
-        mfu=model / last.step_ns,
+        steps[busy.index(max(busy))],
+        samples_per_s=steps[0].samples_per_s,  # the first stage alone is given the batch
+        tokens_per_s=steps[0].tokens_per_s,
+        hfu=mean(step.hfu for step in steps),
+        mfu=mean(step.mfu for step in steps),
         memory=max((step.memory for step in steps), key=lambda fit: fit.needs_bytes),
     )
-
-
-def _faster(rate: float | None, of: DryStep, last: DryStep) -> float | None:
-    """Return a rate of one step at the time of another: the first stage alone is given the batch."""
-    return None if rate is None else rate * of.step_ns / last.step_ns
 
 
 def _pipeline(rank: DryRank) -> DryPipeline:
@@ -73,14 +65,14 @@ def _pipeline(rank: DryRank) -> DryPipeline:
 
 def _timed_actions(rank: DryRank, pricing: Pricing) -> list[Timed]:
     """Time each action; equal ones once."""
-    known: dict[object, Timed] = {}
+    played: dict[object, Timed] = {}
     timed = []
     for action in _pipeline(rank).actions:
         piece = _piece(rank, [(action.at, action.until)])
         key = piece.order, piece.calls
-        if key not in known:
-            known[key] = pricing.timed(piece)
-        timed.append(known[key])
+        if key not in played:
+            played[key] = pricing.timed(piece)
+        timed.append(played[key])
     return timed
 
 
