@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -35,6 +36,10 @@ POLL_S = 0.05
 MOST_AT_ONCE = 2
 GRACE_S = 3.0
 """Time from SIGTERM to SIGKILL."""
+LATE_S = 5.0
+"""How much later a script is ended from outside: it says first where it is."""
+_LOGGED = re.compile(r"[WI]\d{4} ")
+"""Of torch's own warnings."""
 LINES = 12
 """Last lines of what a script printed that are shown where it failed."""
 _ACCELERATE = """\
@@ -119,7 +124,7 @@ class _Rank:
         self, layout: DryLayout, program: RankProgram, run: DryRun, settings: DrySettings, world: int, rank: int
     ) -> None:
         self.layout, self.world, self.rank = layout, world, rank
-        self.began, self.seconds, self.timeout_s = time.monotonic(), 0.0, settings.timeout_s
+        self.began, self.seconds, self.timeout_s = time.monotonic(), 0.0, settings.timeout_s + LATE_S
         self.timed_out = False
         local = min(world, run.ranks_per_node or world)
         gpu = settings.gpu
@@ -132,6 +137,7 @@ class _Rank:
             "gpu": {"key": gpu.key, "name": gpu.name, "memory_bytes": gpu.total_bytes, "generation": gpu.generation},
             "batch_from": None if settings.batch_from is None else str(settings.batch_from.resolve()),
             "changes": dict(run.changes),
+            "limit_s": settings.timeout_s,
         }
         environment = {
             **os.environ,
@@ -151,7 +157,7 @@ class _Rank:
     def has_ended(self) -> bool:
         """Whether the process has ended; one that takes too long is ended here."""
         self.seconds = time.monotonic() - self.began
-        if self.child.poll() is None and self.seconds > self.timeout_s:
+        if self.child.poll() is None and self.seconds > self.timeout_s + LATE_S:
             self.timed_out = True
         if self.child.poll() is None and not self.timed_out:
             return False
@@ -189,7 +195,7 @@ def last_lines(layout: DryLayout, world: int, rank: int) -> list[str]:
     """Return the last lines of what the script of a rank printed."""
     with suppress(DataError):
         text = read_bytes(layout.log(world, rank))[-(64 << 10) :].decode("utf-8", "replace")
-        return [line.rstrip() for line in text.splitlines() if line.strip()][-LINES:]
+        return [line.rstrip() for line in text.splitlines() if line.strip() and not _LOGGED.match(line)][-LINES:]
     return []
 
 

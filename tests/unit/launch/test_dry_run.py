@@ -20,7 +20,7 @@ LEAVES_A_RECORD = f"""
 import json, os, pathlib
 options = json.loads(os.environ["STEPSCOPE_HOOK"])["dry"]
 document = json.loads(pathlib.Path({str(EXAMPLE)!r}).read_text())
-document.update(rank=options["rank"], world_size=options["world"], pipeline={{"ranks": "0,2"}})
+document.update(rank=options["rank"], world_size=options["world"], pipeline={{"schedule": "Schedule1F1B", "micro_batches": 2, "ranks": [0, 2], "actions": []}})
 name = "world-%06d-rank-%06d.json" % (options["world"], options["rank"])
 pathlib.Path(options["output"], ".stepscope", name).write_text(json.dumps(document))
 print({{k: os.environ.get(k) for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")}})
@@ -66,7 +66,10 @@ def test_every_world_and_every_stage_has_a_rank(tmp_path: Path) -> None:
         ("import os; os.kill(os.getpid(), 9)", "raised", "signal 9"),
     ],
 )
-def test_a_world_without_a_step_says_why(tmp_path: Path, script: str, reason: str, words: str) -> None:
+def test_a_world_without_a_step_says_why(
+    tmp_path: Path, script: str, reason: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepscope.launch.dry_run.LATE_S", 0.0)
     done, _ = ran(tmp_path, script, (2,), timeout_s=1.0 if reason == "timeout" else 60.0)
     (failure,) = done.failures
     assert failure.reason == reason
