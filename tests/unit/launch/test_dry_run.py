@@ -20,7 +20,8 @@ LEAVES_A_RECORD = f"""
 import json, os, pathlib
 options = json.loads(os.environ["STEPSCOPE_HOOK"])["dry"]
 document = json.loads(pathlib.Path({str(EXAMPLE)!r}).read_text())
-document.update(rank=options["rank"], world_size=options["world"], pipeline={{"schedule": "Schedule1F1B", "micro_batches": 2, "ranks": [0, 2], "actions": []}})
+pipeline = {{"schedule": "Schedule1F1B", "micro_batches": 2, "ranks": [0, 2], "actions": []}}
+document.update(rank=options["rank"], world_size=options["world"], pipeline=pipeline)
 name = "world-%06d-rank-%06d.json" % (options["world"], options["rank"])
 pathlib.Path(options["output"], ".stepscope", name).write_text(json.dumps(document))
 print({{k: os.environ.get(k) for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")}})
