@@ -57,17 +57,20 @@ if args.tp > 1:
         parallelize_module(layer, tp, plan)
 
 ops = torch.ops.aten
-saved = {ops.mm.default, *(getattr(ops, n).default for n in dir(ops) if n.startswith("_scaled_dot_product")
-         and not n.endswith("backward"))}  # fmt: skip
+products = (ops.mm.default, ops._scaled_mm.default)
+attention = [f"_scaled_dot_product_{kind}_attention" for kind in ("flash", "efficient", "cudnn")]
+saved = {
+    *products,
+    *(getattr(ops, name).default for name in (*attention, "_scaled_dot_product_flash_attention_for_cpu")),
+}
 
 
 def every_second_product():
-    seen = {}
+    seen = {True: 0, False: 0}
 
     def policy(context, op, *_, **__):
-        if op == ops.mm.default:
-            seen[context.is_recompute] = seen.get(context.is_recompute, 0) + 1
-        keep = op in saved and not (op == ops.mm.default and seen[context.is_recompute] % 2 == 0)
+        seen[context.is_recompute] += op in products
+        keep = op in saved and not (op in products and seen[context.is_recompute] % 2 == 0)
         return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)

@@ -22,7 +22,7 @@ SOURCE = Path(stepscope.__file__).parent
 MOST = {
     "": (500, 2),
     "api": (17000, 13),
-    "cli": (67000, 62),
+    "cli": (67500, 62),
     "collectives": (2000, 2),
     "core": (7000, 12),
     "datasets": (7500, 9),
@@ -38,7 +38,7 @@ MOST = {
     "rank": (48000, 50),
     "records": (25000, 34),
     "report": (119000, 69),
-    "results": (106000, 59),
+    "results": (106000, 60),
     "stats": (12000, 8),
     "store": (100500, 54),
     "strategies": (9500, 12),

@@ -72,7 +72,7 @@ def run(options: Predict) -> int:
             gpus = tuple(read_dry_job(layout.root).worlds)
             again = replace(asked, gpus=gpus if what.forced else gpus[-1:], changes=changed)
             dry_run(DryLayout(layout.other(number)), again, settings, tell=_tell)
-    job = read_dry_job(layout.root)
+    job = _calibrated(read_dry_job(layout.root), options)
     _show(job, _otherwise(job, what), options)
     return ExitCode.SOME_CELLS_FAILED if done.failures else ExitCode.OK
 
@@ -121,9 +121,20 @@ def run_folder(path: Path, options: Predict) -> int:
         adapters=options.adapters,
         gpus_per_node=options.gpus_per_node,
     )
-    job = asked_of_dry_run(job, question, gpu=options.gpu)
+    job = _calibrated(asked_of_dry_run(job, question, gpu=options.gpu), options)
     _show(job, _otherwise(job, what), options)
     return 0
+
+
+def _calibrated(job: DryJob, options: Predict) -> DryJob:
+    """Return the job with the operators of --calibrate, where it is given. Raises DataError."""
+    if options.calibrate is None:
+        return job
+    from stepscope.results.dry_calibration import calibrated_job
+
+    job, text = calibrated_job(job, options.calibrate)
+    log(text)
+    return job
 
 
 def _show(job: DryJob, other: DryJob | None, options: Predict) -> None:

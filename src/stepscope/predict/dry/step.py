@@ -61,13 +61,17 @@ class Pricing:
     def timed(self, rank: DryRank) -> Timed:
         """Time what a rank records, or a piece of it. Raises UsageError where the GPU has no rate for a type in use."""
         c, roofline = self.calibration, Roofline(self.cluster.gpu, self.calibration)
-        tf32 = uses_tf32(rank)
-        work = gpu_work(rank, roofline, self.kernel_ns or (lambda row: 1e9 * kernel_s(row, roofline, tf32=tf32)))
+        work = gpu_work(rank, roofline, self.kernel_ns or self.roofline_ns(rank))
         _add_calls(rank, work, 1e3 * c.host_call_us)
         clocks = run_clocks(rank, work)
         prices = priced(rank, self.cluster, c.comm_rate)
         transport = Transport(lanes=1, compute_slowdown=c.overlap_slowdown)
         return Timed(clocks=clocks, prices=prices, played=replay(rank, clocks, prices, transport, perfect=self.overlap))
+
+    def roofline_ns(self, rank: DryRank) -> Callable[[DryOperator], float]:
+        """Return what an operator of the rank takes, ns."""
+        roofline, tf32 = Roofline(self.cluster.gpu, self.calibration), uses_tf32(rank)
+        return lambda row: 1e9 * kernel_s(row, roofline, tf32=tf32)
 
     def whole(self, rank: DryRank) -> DryStep:
         """Return the step of a rank that waits for no stage of a pipeline."""

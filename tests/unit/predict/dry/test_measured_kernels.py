@@ -37,17 +37,23 @@ def test_operators_are_known_by_their_shapes_with_the_mean_time_of_the_device() 
         ("[[64, 32], [32, 16]]", 2, 50), ("[[8, 8], [8, 8]]", 1, 5)
     ]  # fmt: skip
     found = calibrated(dry_rank(OPERATORS), rows, hundred)
-    assert found.time_ns(OPERATORS[0], 100.0) == 25
+    assert found.kernel_ns(OPERATORS[0]) == 25
 
 
 def test_without_a_device_the_host_counts_and_other_shapes_take_its_efficiency() -> None:
     found = calibrated(dry_rank(OPERATORS), rows_by_shapes(RankView(ON_CPU)), hundred)
-    times = [found.time_ns(row, hundred(row)) for row in OPERATORS]
+    times = [found.kernel_ns(row) for row in OPERATORS]
     assert times[:2] == [10, 10]  # a product of other shapes: a tenth of what is predicted, too
     assert times[2:4] == [3, 3]  # another memory-bound operator: as far off as its kind
     assert times[4:] == [9, 0]
     assert found.share == pytest.approx(3 / 5)
 
 
+def test_on_another_device_operators_are_as_efficient_as_on_the_measured_one() -> None:
+    rows = rows_by_shapes(RankView(ON_CPU))
+    found = calibrated(dry_rank(OPERATORS), rows, lambda row: hundred(row) / 2, here=hundred)
+    assert found.kernel_ns(ADD) == 1.5
+
+
 def test_nothing_measured_changes_nothing() -> None:
-    assert calibrated(dry_rank(OPERATORS), (), hundred).time_ns(ADD, 100.0) == 100.0
+    assert calibrated(dry_rank(OPERATORS), (), hundred).kernel_ns(ADD) == 100.0
