@@ -161,11 +161,13 @@ class MeasuredJob:
 
 @record
 class Replayed:
-    """A step put together again. exposed_ns: of the step, computation waits for collectives; comm_ns: sum of their times."""
+    """A step put together again. exposed_ns: of the step, computation waits for collectives; comm_ns: sum of their times.
+    runs: of each call at which progress it is needed, when it starts and ends; empty where that was not worked out."""
 
     step_ns: float
     exposed_ns: float
     comm_ns: float
+    runs: tuple[tuple[float, float, float], ...] = ()
 
 
 def replayed(job: MeasuredJob, comm_time: CommTime, *, ranks: int | None = None, perfect: bool = False) -> Replayed:
@@ -221,7 +223,8 @@ def replayed_at(job: MeasuredJob, prices: Sequence[PricedCall], *, perfect: bool
         )
     waited = run(jobs, job.length_ns, job.transport)
     step = max([job.length_ns + waited, *(transfer.end for transfer in jobs)])  # collectives may slow computation, too
-    return Replayed(step_ns=step, exposed_ns=step - job.length_ns, comm_ns=total)
+    runs = tuple((transfer.needed, transfer.start, transfer.end) for transfer in jobs)
+    return Replayed(step_ns=step, exposed_ns=step - job.length_ns, comm_ns=total, runs=runs)
 
 
 def _with_stages(

@@ -385,3 +385,27 @@ class DryStep:
     @property
     def tokens_per_s_per_gpu(self) -> float | None:
         return None if self.tokens_per_s is None else self.tokens_per_s / self.ranks
+
+
+@record
+class DrySpan:
+    """What one lane of a step does for a while, ns. of: a phase, key of records/parts.py; of a collective its operation,
+    axis the dimension of its group. waiting: the device does nothing until a collective has ended."""
+
+    of: str
+    start_ns: float
+    end_ns: float
+    axis: str | None = None
+    size_bytes: int = 0
+    waiting: bool = False
+
+
+@record
+class DryLanes:
+    """The step of one rank over time: kernels by phase, collectives. at_ns: when each of the memory's samples is."""
+
+    computing: tuple[DrySpan, ...]
+    communicating: tuple[DrySpan, ...]
+    at_ns: tuple[float, ...]
+    peak_ns: float
+    step_ns: float

@@ -13,13 +13,14 @@ from stepscope.core.errors import DataError
 from stepscope.core.words import counted, grouped
 from stepscope.predict.collectives.choose import known_gpu
 from stepscope.predict.collectives.machine import find_fabric
+from stepscope.predict.dry.lanes import lanes
 from stepscope.predict.dry.pipeline import predict_world
 from stepscope.predict.dry.step import Pricing
 from stepscope.predict.step.alternatives import changed_cluster
 from stepscope.predict.step.layout import Cluster
 from stepscope.predict.what_if import WhatIf
 from stepscope.records.dry_run import DryHeld, DryOperator, DryRank, DryRun
-from stepscope.records.prediction import DryStep
+from stepscope.records.prediction import DryLanes, DryStep
 from stepscope.store.layout import DryLayout
 from stepscope.store.reader import read_record
 
@@ -74,8 +75,16 @@ class DryJob:
     def priced(self, world: int) -> DryStep:
         """Return the step of a world."""
         ranks = [replace(rank, compiled=("",)) if self.compiled else rank for rank in self.worlds[world]]
-        pricing = Pricing(cluster=self.cluster(world), kernel_ns=self.kernel_ns, overlap=self.what.overlap is not None)
-        return predict_world(ranks, pricing)
+        return predict_world(ranks, self._pricing(world))
+
+    def _pricing(self, world: int) -> Pricing:
+        return Pricing(cluster=self.cluster(world), kernel_ns=self.kernel_ns, overlap=self.what.overlap is not None)
+
+    @cached_property
+    def lanes(self) -> DryLanes | None:
+        """The step of the fullest rank of the largest world over time; None where it is not of one rank alone."""
+        world = max(self.worlds)
+        return lanes(self.fullest(world), self._pricing(world))
 
     @cached_property
     def steps(self) -> Mapping[int, DryStep]:

@@ -127,12 +127,17 @@ def _add_calls(rank: DryRank, work: list[Work], call_ns: float) -> None:
             work[at] = (took, launch + count * call_ns, kind)
 
 
+def in_order(rank: DryRank, clocks: Clocks) -> list[int]:
+    """Return the places of the calls in the order in which they can begin."""
+    calls = job_calls(rank, clocks)
+    return sorted(range(len(calls)), key=lambda i: calls[i].ready_ns)
+
+
 def replay(
     rank: DryRank, clocks: Clocks, prices: list[PricedCall], transport: Transport, *, perfect: bool = False
 ) -> Replayed:
     """Put the step together with its collectives."""
-    calls = job_calls(rank, clocks)
-    order = sorted(range(len(calls)), key=lambda i: calls[i].ready_ns)
+    calls, order = job_calls(rank, clocks), in_order(rank, clocks)
     job = MeasuredJob(
         name="dry run", source="dry run", ranks=rank.world_size, seen_ranks=1, nodes=None,
         backend=rank.backend or "nccl", device=rank.device, gpu=None, step_ns=clocks.length_ns,

@@ -4,6 +4,8 @@ is alive where it is most; what would change it."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import cycle
+from typing import Any
 
 from stepscope.core.units import format_bytes, format_duration, format_percent
 from stepscope.core.words import listed
@@ -11,7 +13,7 @@ from stepscope.predict.step.alternatives import KNEE
 from stepscope.predict.step.calibration import MEMORY_LIMIT
 from stepscope.records.dry_run import MEMORY_KINDS
 from stepscope.records.nouns import EXPOSED_COMM
-from stepscope.records.parts import TITLES
+from stepscope.records.parts import COLOURS, COMPUTATION, TITLES
 from stepscope.records.prediction import DryFit, DryKernels, DryStep, DryTraffic
 from stepscope.report.shared.stacks import stacked_areas
 from stepscope.report.table import (
@@ -32,7 +34,20 @@ from stepscope.report.table import (
     with_share,
     wording,
 )
-from stepscope.report.vega import COLORS, INK, PAGE, UPRIGHT, Chart, by_series, chart, layer, number_axis
+from stepscope.report.vega import (
+    BAD,
+    COLORS,
+    INK,
+    PAGE,
+    UPRIGHT,
+    Chart,
+    by_series,
+    chart,
+    color,
+    layer,
+    name_axis,
+    number_axis,
+)
 from stepscope.report.views import View
 from stepscope.results.dry_changes import DryChange, dry_changes
 from stepscope.results.dry_job import DryJob, efficiency, per_gpu, speed, unit_of
@@ -51,6 +66,11 @@ KIND = {
 }
 TONES: dict[str, Tone] = {"fits": "plain", "tight": "warn", "too large": "bad"}
 MOST = 15
+MOST_SPANS = 1500
+"""Spans of one picture of the step."""
+SENT = "communication: {}"
+SENT_COLORS = (color("k-hidden"), COLORS[3], COLORS[1], COLORS[6])
+PHASE_COLORS = {TITLES[key]: color(name) for key, name in COLOURS.items() if key in COMPUTATION}
 """Rows of what is alive at the peak."""
 KERNEL = {
     "product": "matrix products",
@@ -264,6 +284,44 @@ def dry_at_peak_table(dry: Sequence[DryJob]) -> Table:
     )
 
 
+def dry_lanes_charts(dry: Sequence[DryJob]) -> Iterator[Chart]:
+    """Yield the step of one rank over time: what it computes, what it sends, where it waits."""
+    for job in dry:
+        over = job.lanes
+        if over is None or len(over.computing) + len(over.communicating) > MOST_SPANS:
+            continue
+        unit, scale = ("s", 1e-9) if over.step_ns >= 2e9 else ("ms", 1e-6)
+        title = f"{job.largest.ranks} GPUs, rank {job.fullest(job.largest.ranks).rank}"
+        sent = dict.fromkeys(SENT.format(span.axis or "groups") for span in over.communicating)
+        names = ["computation", *sent]
+        bars: list[dict[str, Any]] = []
+        for span in (*over.computing, *over.communicating):
+            of_call = not span.waiting and span.of not in PART
+            series = "waiting for it" if span.waiting else span.of if of_call else PART[span.of]
+            row = SENT.format(span.axis or "groups") if of_call else names[0]
+            much = f" of {format_bytes(span.size_bytes)}" if span.size_bytes else ""
+            sentence = f"{series}{much}: {format_duration(span.end_ns - span.start_ns)}"
+            ends = {"from": span.start_ns * scale, "to": span.end_ns * scale}
+            bars.append({"row": row, "series": series, **ends, "said": sentence})
+        kinds = list(dict.fromkeys(bar["series"] for bar in sorted(bars, key=lambda bar: names.index(bar["row"]))))
+        spare = cycle(SENT_COLORS)
+        hues = [BAD if kind == "waiting for it" else PHASE_COLORS.get(kind) or next(spare) for kind in kinds]
+        spec = chart(
+            title,
+            layer("bar", bars, x="from", x2="to", color=by_series(kinds, hues, width=PAGE)),
+            width=PAGE,
+            height=30 * len(names),
+            x=number_axis("from", f"time ({unit})", low=0.0, top=over.step_ns * scale),
+            y=name_axis("row", names),
+        )
+        waited = sum(span.end_ns - span.start_ns for span in over.computing if span.waiting)
+        caption = (
+            f"The predicted step of one rank: what it computes by phase, below it what it sends; in red it waits for that, "
+            f"{format_duration(waited)} in all. Without the fixed time of a step and the slowest GPU."
+        )
+        yield Chart(str(job.largest.ranks), title, caption, spec)
+
+
 def dry_memory_charts(dry: Sequence[DryJob]) -> Iterator[Chart]:
     """Yield kinds on top of each other over the step of the largest world."""
     for job in dry:
@@ -273,20 +331,25 @@ def dry_memory_charts(dry: Sequence[DryJob]) -> Iterator[Chart]:
             continue
         over = dict(zip(MEMORY_KINDS, zip(*memory.samples, strict=True), strict=True))
         kinds = [kind for kind in MEMORY_KINDS if any(over[kind])]
+        over_time = job.lanes
         at = [float(position) for position in memory.at]
+        axis, peak_at = "operators of the step", float(memory.peak_at)
+        if over_time is not None:
+            at, axis, peak_at = [ns / 1e6 for ns in over_time.at_ns], "time (ms)", over_time.peak_ns / 1e6
         title = f"{rank.world_size} GPUs, rank {rank.rank}"
         parts = ((KIND[kind], over[kind], f"{KIND[kind]}: at most {format_bytes(max(over[kind]))}") for kind in kinds)
-        hue = by_series([KIND[kind] for kind in kinds], COLORS, width=PAGE)
+        hues = dict(zip(MEMORY_KINDS, COLORS, strict=True))
+        hue = by_series([KIND[kind] for kind in kinds], [hues[kind] for kind in kinds], width=PAGE)
         spec = chart(
             title,
             *[
                 layer("area", points, y="from", y2="to", color=hue, interpolate="step-after")
                 for points in stacked_areas(at, parts, 1e-9)
             ],
-            layer("rule", [{"x": float(memory.peak_at)}], **UPRIGHT, color=INK, strokeDash=[2, 2], strokeWidth=0.9),
+            layer("rule", [{"x": peak_at}], **UPRIGHT, color=INK, strokeDash=[2, 2], strokeWidth=0.9),
             width=PAGE,
             height=150,
-            x=number_axis("x", "operators of the step", low=0.0, top=at[-1]),
+            x=number_axis("x", axis, low=0.0, top=at[-1]),
             y=number_axis("from", "memory of a rank (GB)", low=0.0),
         )
         amounts = [
@@ -307,6 +370,7 @@ VIEWS = (
     View("dry_kernels", table=dry_kernels_table),
     View("dry_traffic", table=dry_traffic_table),
     View("dry_changes", table=dry_changes_table),
+    View("dry_lanes", "The step of a dry run", charts=dry_lanes_charts),
     View("dry_memory", "Memory of a dry run", table=dry_memory_table, charts=dry_memory_charts),
     View("dry_at_peak", table=dry_at_peak_table),
 )
