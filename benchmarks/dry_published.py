@@ -102,6 +102,8 @@ def _words(asked: Asked) -> Iterator[object]:
         if row.source == "fms-fsdp" and recompute == "selective":  # of some layers: as many as the two utilisations say
             recompute = FMS_RECOMPUTES[row.model]
         yield from ("--recompute", recompute, "--compile", row.compiled or "")
+        if row.source == "fms-fsdp":  # its policy bfSixteen
+            yield from ("--reduce", "bfloat16")
         if layout.precision == "fp8":
             yield from ("--fp8", "rowwise" if "rowwise" in f"{row.precision} {row.notes}" else "tensorwise")
 

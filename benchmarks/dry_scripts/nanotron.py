@@ -158,7 +158,7 @@ class DividedLoss(torch.autograd.Function):
             dist.all_reduce(most, dist.ReduceOp.MAX, tp)
         logits = logits - most.unsqueeze(-1)
         chosen = logits.gather(-1, (target % logits.shape[-1]).unsqueeze(-1)).squeeze(-1)
-        exps = logits.exp()
+        exps = logits.exp_()
         total = exps.sum(-1)
         if args.tp > 1:
             dist.all_reduce(chosen, group=tp)

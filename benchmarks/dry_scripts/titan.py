@@ -24,8 +24,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--model", type=int, nargs=6)  # layers, width, heads, kv heads, inner, vocabulary
 for name, default in (("seq", 8192), ("batch", 1), ("tp", 1), ("replicas", 1)):
     parser.add_argument(f"--{name}", type=int, default=default)
-for name in ("recompute", "compile", "fp8"):
-    parser.add_argument(f"--{name}", default="")
+for name, default in (("recompute", ""), ("compile", ""), ("fp8", ""), ("reduce", "float32")):
+    parser.add_argument(f"--{name}", default=default)
 args = parser.parse_args()
 torch.distributed.init_process_group("nccl")
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -78,7 +78,7 @@ def every_second_product():
 
 sharing = {
     "mesh": mesh["dp_replicate", "dp_shard"] if args.replicas > 1 else mesh["dp_shard"],
-    "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+    "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=getattr(torch, args.reduce)),
 }
 for number, layer in enumerate(model.layers):
     if args.recompute == "full" or (args.recompute == "half" and number % 2):

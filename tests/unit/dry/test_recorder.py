@@ -118,12 +118,13 @@ def test_a_script_is_recorded_twice_alike(tmp_path: Path, sharded: dict[str, Any
 
 
 @pytest.mark.usefixtures("sharded")
-def test_a_collective_beside_computation_is_waited_for_where_the_script_waits(tmp_path: Path) -> None:
+def test_a_collective_beside_computation_is_waited_for_where_the_script_waits_and_tf32_is_seen(tmp_path: Path) -> None:
     script = """
         import torch
         import torch.distributed as dist
 
         dist.init_process_group("nccl")
+        torch.backends.cuda.matmul.allow_tf32 = True
         weight = torch.nn.Parameter(torch.randn(64, 64))
         optimizer = torch.optim.SGD([weight], 0.1)
         while True:
@@ -139,5 +140,7 @@ def test_a_collective_beside_computation_is_waited_for_where_the_script_waits(tm
             (y @ weight).sum().backward()
             optimizer.step()
     """
-    calls = dry_run(script, tmp_path)["calls"]
+    record = dry_run(script, tmp_path)
+    assert record["settings"] == {"float32_matmul_precision": "high"}
+    calls = record["calls"]
     assert [(call["op"], call["waited"] - call["at"]) for call in calls] == [("all_gather", 1), ("reduce_scatter", 2)]

@@ -13,10 +13,18 @@ def rank_document(session):
         "optimizer": type(session.optimizers[-1]).__name__ if session.optimizers else None,
         "operators": recorder.rows, "order": recorder.order, "calls": recorder.calls,
         "groups": groups.rows if groups else [], "memory": memory.document(),
-        "mesh": session.mesh, "wrappers": session.wrappers, "settings": session.settings,
+        "mesh": session.mesh, "wrappers": session.wrappers, "settings": settings_of(session),
         "compiled": session.parts["compiled"].paths(),
         "pipeline": session.pipeline, "notes": list(session.notes.values()),
     }  # fmt: skip
+
+
+def settings_of(session):
+    """Return what was seen of wrappers, and whether FP32 products may take a shorter type."""
+    import torch
+
+    precision = torch.get_float32_matmul_precision()
+    return dict(session.settings, **({} if precision == "highest" else {"float32_matmul_precision": precision}))
 
 
 def counted_parameters(session):
