@@ -16,7 +16,7 @@ from benchmarks.validate.fitted import fitted_on
 from stepscope.core.dataclass import record
 from stepscope.launch.hooked_job import HOOK
 from stepscope.predict.dry.step import predict_dry
-from stepscope.predict.step.calibration import DRY, StepCalibration
+from stepscope.predict.step.calibration import DRY, STACKS, StepCalibration
 from stepscope.predict.step.layout import Cluster
 from stepscope.predict.step.run_fit import Material, speed
 from stepscope.predict.step.run_layout import Asked, as_asked
@@ -136,6 +136,10 @@ def dry(row: ScriptedRow, kept: Path) -> DryRank | str:
 
 
 def predicted(row: ScriptedRow, rank: DryRank, c: StepCalibration = DRY) -> DryStep:
+    """Price the row's script. llm-foundry's attention of 2023 was a Triton kernel, which its configuration names and a
+    script of today does not have: it keeps the share that the step model has for it."""
+    if row.asked.row.source == "llm-foundry":
+        c = replace(c, **{name: STACKS["composer"][name] for name in ("attention_share", "attention_backward_share")})
     return predict_dry(rank, row.cluster, c)
 
 

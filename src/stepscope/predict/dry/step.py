@@ -64,7 +64,7 @@ class Pricing:
         work = gpu_work(rank, roofline, self.kernel_ns or self.roofline_ns(rank))
         _add_calls(rank, work, 1e3 * c.host_call_us)
         clocks = run_clocks(rank, work)
-        prices = priced(rank, self.cluster, c.comm_rate)
+        prices = priced(rank, self.cluster, c)
         transport = Transport(lanes=1, compute_slowdown=c.overlap_slowdown)
         return Timed(clocks=clocks, prices=prices, played=replay(rank, clocks, prices, transport, perfect=self.overlap))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from stepscope.predict.dry.clocks import Clocks
 from stepscope.predict.job import JobCall, PricedCall
 from stepscope.predict.overlap import STARTUP_BYTES
+from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.layout import Cluster
 from stepscope.records import mesh as meshes
 from stepscope.records.dry_run import DryCall, DryGroup, DryRank
@@ -51,8 +52,8 @@ def members(rank: DryRank, call: DryCall) -> Sequence[int]:
     return group.ranks if call.op not in MESSAGES or call.peer is None else (rank.rank, call.peer)
 
 
-def priced(rank: DryRank, cluster: Cluster, share: float) -> list[PricedCall]:
-    """Price each call on the links that its ranks have. share: of the collectives' rate, reached beside a step."""
+def priced(rank: DryRank, cluster: Cluster, c: StepCalibration) -> list[PricedCall]:
+    """Price each call on the links that its ranks have."""
     domains: dict[Sequence[int], int] = {}
     prices: dict[tuple[str, int, Sequence[int], int], PricedCall] = {}
     made = []
@@ -63,6 +64,7 @@ def priced(rank: DryRank, cluster: Cluster, share: float) -> list[PricedCall]:
             if ranks not in domains:
                 domains[ranks] = cluster.domains_of(ranks)
             op, place = PRICED_AS.get(call.op, call.op), (len(ranks), domains[ranks])
+            share = c.comm_rate if place[1] > 1 else c.comm_near_rate
             alone = cluster.group_time(op, call.size_bytes, *place) / share * 1e9
             prices[key] = PricedCall(
                 alone_ns=alone,

@@ -41,7 +41,8 @@ class StepCalibration:
     pipelines over several nodes. host_kernel_us, host_view_us, host_compiled_us: the host's time for one operator of a dry
     run: that runs a kernel, that runs none, and for a kernel of compiled code; host_dtensor_us: more of it for an operator
     on distributed tensors; host_call_us: for a collective. tp_overlap, pp_overlap, ep_overlap: share of such traffic hidden.
-    comm_rate: share of the collective model's rate reached under a training step; overlap_slowdown: computation beside
+    comm_rate: share of the collective model's rate reached under a training step; comm_near_rate: the same of collectives of
+    a dry run within a node; overlap_slowdown: computation beside
     communication, factor on its time. optimizer_share: of the memory's rate, in the optimizer. step_us: fixed time of one.
     spread_per_doubling: time lost to the slowest GPU for each doubling above 8 GPUs, share. factor: on the whole step.
     fragmentation: factor on what moves; gradient_factor: gradients with the buffers they travel in; gathered_ahead:
@@ -75,6 +76,7 @@ class StepCalibration:
     pp_overlap: float = 0.0
     ep_overlap: float = 0.0
     comm_rate: float = 0.80
+    comm_near_rate: float = 0.80
     overlap_slowdown: float = 1.08
     optimizer_share: float = 0.6
     step_us: float = 5000.0

@@ -18,7 +18,8 @@ from stepscope.records.dry_run import DryCall, DryOperator
 
 IDEAL = StepCalibration(
     gemm_share=1.25, gemm_traffic=0.0, attention_share=1.0, memory_share=1.0, kernel_us=0.0, elementwise_factor=1.0,
-    comm_rate=1.0, overlap_slowdown=1.0, optimizer_share=1.0, step_us=0.0, spread_per_doubling=0.0, host_kernel_us=0.0,
+    comm_rate=1.0, comm_near_rate=1.0, overlap_slowdown=1.0,
+    optimizer_share=1.0, step_us=0.0, spread_per_doubling=0.0, host_kernel_us=0.0,
     host_view_us=0.0, host_compiled_us=0.0, host_call_us=0.0, base_bytes=0.0, fragmentation=1.0,
 )  # fmt: skip
 """Kernels at the specification's rates (0.8 of them is what an H100 reaches), a host that takes no time."""
