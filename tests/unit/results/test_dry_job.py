@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.dry_ranks import dry_rank, pointwise, product
+from tests.dry_ranks import VIEW, dry_rank, pointwise, product
 
 import stepscope
 from stepscope.cli.predict_script import error_of
@@ -23,6 +23,7 @@ from stepscope.records.dry_run import (
     DryRank,
     DryRun,
 )
+from stepscope.records.finding import Finding
 from stepscope.report.views import views
 from stepscope.results.dry_changes import dry_changes, worth_trying
 from stepscope.results.dry_job import DryJob, is_logits, read_dry_job, weightiest
@@ -168,3 +169,25 @@ def test_two_dry_runs_are_compared_on_the_gpus_that_both_have(dry_folder: Path, 
     assert figures["dry_memory_bytes"].second.value - figures["dry_memory_bytes"].first.value >= 20 * GB
     assert figures["dry_step_ns"].ratio > 1
     assert all("64 GPUs" in figure.what for figure in figures.values())
+
+
+def findings_of(root: Path) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in stepscope.open(root).diagnosis.findings}
+
+
+def test_a_dry_run_is_diagnosed(tmp_path: Path) -> None:
+    sound = folder_of(tmp_path / "sound", [a_rank(8)])
+    assert findings_of(sound) == {}
+    full = findings_of(folder_of(tmp_path / "full", [a_rank(8, activations=90 * GB)]))["near-oom"]
+    assert full.severity == "problem"
+    assert "chunk the loss" in full.advice[0].text
+    tight = findings_of(folder_of(tmp_path / "tight", [a_rank(8, activations=75 * GB)]))["near-oom"]
+    assert tight.severity == "warning"
+    sends = folder_of(tmp_path / "sends", [a_rank(64, size_bytes=1 << 34)])
+    job = read_dry_job(sends)
+    exposed = findings_of(sends)["exposed-communication"]
+    assert exposed.stake_fraction == pytest.approx(job.largest.exposed_ns / job.largest.step_ns)
+    small = replace(a_rank(64), operators=(product(64, 64, 64), VIEW), order=(0, 1) * 5000, calls=())
+    waits = folder_of(tmp_path / "waits", [small])
+    host = findings_of(waits)["launch-bound"]
+    assert host.stake_fraction == pytest.approx(read_dry_job(waits).largest.host_share)

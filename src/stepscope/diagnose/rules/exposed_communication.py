@@ -3,7 +3,7 @@
 What
 ----
 Measure(union of communication minus union of computation) / window, median over ranks (metrics.md, One step), less what of
-it is waiting for late ranks, which ``straggler`` reports.
+it is waiting for late ranks, which ``straggler`` reports. Of a dry run: of the predicted step on most GPUs.
 
 Why
 ---
@@ -47,7 +47,7 @@ from stepscope.diagnose.trace_facts import (
 )
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.results.evidence import TraceEvidence
+from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.traces.groups import IN_EACH_PASS
 
 SMALL = Limit(
@@ -106,6 +106,14 @@ def _judge_job(job: TraceEvidence) -> Statement:
         confidence="measured" if split else "measured; includes waiting for late ranks",
         advice=_exposed_advice(job, waiting if split else None, kind=kind),
     )
+
+
+def _judge_dry(evidence: Evidence) -> Statement:
+    """Judge the largest world of a dry run."""
+    from stepscope.diagnose.dry_findings import communication_statement
+
+    job = next((job for job in evidence.dry if job.worlds), None)
+    return "no step" if job is None else communication_statement(job, limit=WORTH, small=SMALL)
 
 
 def _waiting_text(summary: TraceSummary, waiting: float) -> str:
@@ -289,7 +297,9 @@ def _exposed_advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> 
 
 RULE = Rule(
     symptom=f"{EXPOSED_COMM}: no computation runs beside it",
+    look=_judge_dry,
     look_at_job=_judge_job,
+    any_of=("traces", "dry"),
     claims=("communication",),
     whole=True,
     kind="communication-bound",

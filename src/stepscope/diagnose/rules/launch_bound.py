@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
+from stepscope.diagnose.bounds import OF_WINDOW
 from stepscope.diagnose.frameworks import in_words_of
 from stepscope.diagnose.rule import Statement, advise
 from stepscope.diagnose.trace_facts import (
@@ -40,6 +41,7 @@ from stepscope.diagnose.trace_facts import (
     share_rule,
 )
 from stepscope.records.trace_summary import RankPass
+from stepscope.results.evidence import Evidence
 from stepscope.traces.blocking_calls import replays
 
 LONG_GAP_NS = 1_000_000
@@ -107,6 +109,14 @@ def _launch_bound_statement(part: RankShares) -> Statement:
     )
 
 
+def _judge_dry(evidence: Evidence) -> Statement:
+    """Judge the largest world of a dry run."""
+    from stepscope.diagnose.dry_findings import host_statement
+
+    job = next((job for job in evidence.dry if job.worlds), None)
+    return "no step" if job is None else host_statement(job, limit=OF_WINDOW)
+
+
 RULE = share_rule(
     symptom="the device idles because the host launches work too late",
     ranks=on_device,
@@ -114,6 +124,8 @@ RULE = share_rule(
     measure=_late_launch_shares,
     figures=_launch_figures_text,
     report=_launch_bound_statement,
+    look=_judge_dry,
+    any_of=("traces", "dry"),
     claims=("idle",),
     kind="host-bound",
     protocol=2,

@@ -6,7 +6,7 @@ Runs and failed requests of a memory snapshot that ran out of memory, one findin
 the peak bytes of a run, or reserved bytes of a snapshot, close to the capacity: of the device (never of the allocator's
 pool), on CPUs of the host for all its ranks together. Of cells of `stepscope bench` the strategy's plan says what the
 training state alone takes. Remedies are ordered by cost; of a snapshot, those are left out that free a kind of memory
-which holds next to nothing.
+which holds next to nothing. Of a dry run, what the script would hold on each number of GPUs, by kind and by line.
 
 Why
 ---
@@ -40,6 +40,7 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.job_facts import facts_of_run
 from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, finding
 from stepscope.machine.peaks import find
+from stepscope.predict.step.calibration import MEMORY_LIMIT
 from stepscope.records.imported import ACTIVATION, GRADIENT, OPTIMIZER, PARAMETER, TEMPORARY, UNKNOWN, MemorySnapshot
 from stepscope.records.training import TrainingRun
 from stepscope.results.cell_facts import NEAR_CAPACITY, capacity_of, device_capacity, memory_share
@@ -103,15 +104,31 @@ class _Job:
 def check(evidence: Evidence) -> Statement:
     """Look for: memory ran out, or nearly did."""
     jobs = [_run_job(evidence, run) for run in evidence.runs]
-    findings = [*_failed_run_findings(evidence, jobs), *_failed_requests(evidence)]
+    findings = [*_failed_run_findings(evidence, jobs), *_failed_requests(evidence), *_dry_findings(evidence)]
     peaks = sorted(_peak_shares(evidence, jobs), key=lambda peak: -peak[0])
     if near := [peak for peak in peaks if peak[0] >= MOST_SHARE]:
         findings.append(_near_finding(evidence, *near))
     if findings:
         return findings
+    for dry in evidence.dry:
+        if dry.worlds:
+            fit = dry.largest.memory
+            full, device = format_percent(fit.needs_bytes / fit.device_bytes), format_bytes_binary(fit.device_bytes)
+            return f"{dry.name}: {full} of {device}, limit {format_percent(MEMORY_LIMIT)}"
     for share, _, job in peaks[:1]:
         return f"{job.name}: {format_percent(share)} of {job.capacity_text}, limit {format_percent(MOST_SHARE)}"
     return RULE.blind
+
+
+def _dry_findings(evidence: Evidence) -> Iterator[Finding]:
+    """Yield the finding of each script that would not fit, or nearly not."""
+    if not evidence.dry:
+        return
+    from stepscope.diagnose.dry_findings import memory_finding
+
+    for job in evidence.dry:
+        if job.worlds and (of_job := memory_finding(job)) is not None:
+            yield of_job
 
 
 def _run_job(evidence: Evidence, run: TrainingRun) -> _Job:
@@ -310,10 +327,10 @@ def _recomputes_already(run: TrainingRun | None) -> bool:
 
 RULE = Rule(
     symptom="memory ran out, or nearly did",
-    sees=("cells", "runs", "memory"),
+    sees=("cells", "runs", "memory", "dry"),
     unseen="no run or snapshot has both a peak and a device or host of known capacity",
     look=check,
-    looks_at="cells, runs of other tools, memory",
+    looks_at="cells, runs of other tools, memory, dry runs",
     protocol=3,
     thresholds={"share": MOST_SHARE, "worth_freeing": WORTH_FREEING},
 )
