@@ -26,7 +26,7 @@ MOST = {
     "collectives": (2000, 2),
     "core": (7000, 12),
     "datasets": (7500, 9),
-    "diagnose": (109500, 102),
+    "diagnose": (111000, 103),
     "examples": (8000, 4),
     "hook": (62000, 51),
     "launch": (42500, 43),
