@@ -8,8 +8,10 @@ from stepscope.core.units import format_bytes, format_bytes_binary, format_durat
 from stepscope.core.words import listed
 from stepscope.diagnose.dry_words import gpu_name
 from stepscope.diagnose.rule import Limit, Statement, finding
+from stepscope.predict.step.calibration import MEMORY_LIMIT
 from stepscope.records.dry_run import DryRank
 from stepscope.records.finding import Finding
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.prediction import DryStep
 from stepscope.results.dry_changes import dry_changes
 from stepscope.results.dry_job import DryJob, is_logits, size_and_place, weightiest
@@ -44,6 +46,13 @@ def memory_finding(job: DryJob) -> Finding | None:
         advice=_memory_advice(job, rank),
         of=job.name,
     )
+
+
+def memory_words(job: DryJob) -> str:
+    """Say how much of its device the largest world takes."""
+    fit = job.largest.memory
+    share = format_percent(fit.needs_bytes / fit.device_bytes)
+    return f"{job.name}: {share} of {format_bytes(fit.device_bytes)}, limit {format_percent(MEMORY_LIMIT)}"
 
 
 def _memory_advice(job: DryJob, rank: DryRank) -> list[str | tuple[str, str | None]]:
@@ -86,7 +95,7 @@ def communication_statement(job: DryJob, *, limit: float, small: Limit) -> State
     tiny = mean <= small
     by_run = [f"{change.text}: {change.gain:+.0%} speed" for change in dry_changes(job) if change.how == "run again"]
     return finding(
-        f"exposed communication: {format_percent(share)} of the step on {step.ranks} GPUs",
+        f"{EXPOSED_COMM}: {format_percent(share)} of the step on {step.ranks} GPUs",
         f"exposed {format_duration(step.exposed_ns)} of {format_duration(step.comm_ns)} of communication",
         f"most time: {first.calls} {first.op} among {first.ranks} ranks {where}, {format_bytes_binary(mean)} each, "
         f"{format_duration(first.time_ns)} alone",

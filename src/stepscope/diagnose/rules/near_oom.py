@@ -40,7 +40,6 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.job_facts import facts_of_run
 from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, finding
 from stepscope.machine.peaks import find
-from stepscope.predict.step.calibration import MEMORY_LIMIT
 from stepscope.records.imported import ACTIVATION, GRADIENT, OPTIMIZER, PARAMETER, TEMPORARY, UNKNOWN, MemorySnapshot
 from stepscope.records.training import TrainingRun
 from stepscope.results.cell_facts import NEAR_CAPACITY, capacity_of, device_capacity, memory_share
@@ -110,11 +109,10 @@ def check(evidence: Evidence) -> Statement:
         findings.append(_near_finding(evidence, *near))
     if findings:
         return findings
-    for dry in evidence.dry:
-        if dry.worlds:
-            fit = dry.largest.memory
-            full, device = format_percent(fit.needs_bytes / fit.device_bytes), format_bytes_binary(fit.device_bytes)
-            return f"{dry.name}: {full} of {device}, limit {format_percent(MEMORY_LIMIT)}"
+    if (dry := next((job for job in evidence.dry if job.worlds), None)) is not None:
+        from stepscope.diagnose.dry_findings import memory_words
+
+        return memory_words(dry)
     for share, _, job in peaks[:1]:
         return f"{job.name}: {format_percent(share)} of {job.capacity_text}, limit {format_percent(MOST_SHARE)}"
     return RULE.blind

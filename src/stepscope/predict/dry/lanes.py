@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from stepscope.predict.dry.step import Pricing, Timed, in_order
+from stepscope.predict.dry.step import Pricing, TimedRank, in_order
 from stepscope.records.dry_run import DryRank
 from stepscope.records.prediction import DryLanes, DrySpan
 
@@ -44,7 +44,7 @@ def lanes(rank: DryRank, pricing: Pricing) -> DryLanes | None:
 class _Clock:
     """When the device has made so much progress: it goes on at one rate between the collectives that it waits for."""
 
-    def __init__(self, timed: Timed) -> None:
+    def __init__(self, timed: TimedRank) -> None:
         length = timed.clocks.length_ns
         needs = sorted((min(needed, length), end) for needed, _, end in timed.played.runs)
         rate = 1.0
@@ -82,7 +82,7 @@ class _Clock:
             yield self.at(low), self.at(high, before=True)
 
 
-def _computing(rank: DryRank, timed: Timed, clock: _Clock) -> Iterator[DrySpan]:
+def _computing(rank: DryRank, timed: TimedRank, clock: _Clock) -> Iterator[DrySpan]:
     device, host = timed.clocks.device_ns, timed.clocks.host_ns
     apart = APART * timed.clocks.length_ns
     runs: list[tuple[str, float, float]] = []

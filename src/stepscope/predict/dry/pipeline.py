@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import mean
 
 from stepscope.core.errors import DataError
-from stepscope.predict.dry.step import Pricing, Timed
+from stepscope.predict.dry.step import Pricing, TimedRank
 from stepscope.predict.dry.traffic import MESSAGES
 from stepscope.predict.pipeline import Action, PipelineTimeline, StageTime, meets, simulate
 from stepscope.records.dry_run import DryCall, DryPipeline, DryRank
@@ -63,9 +63,9 @@ def _pipeline(rank: DryRank) -> DryPipeline:
     return rank.pipeline
 
 
-def _timed_actions(rank: DryRank, pricing: Pricing) -> list[Timed]:
+def _timed_actions(rank: DryRank, pricing: Pricing) -> list[TimedRank]:
     """Time each action; equal ones once."""
-    played: dict[object, Timed] = {}
+    played: dict[object, TimedRank] = {}
     timed = []
     for action in _pipeline(rank).actions:
         piece = _piece(rank, [(action.at, action.until)])
@@ -100,7 +100,7 @@ def _piece(rank: DryRank, spans: Iterable[tuple[int, int]]) -> DryRank:
     return replace(rank, order=tuple(order), calls=tuple(calls))
 
 
-def _parts(pieces: Sequence[Timed]) -> dict[str, float]:
+def _parts(pieces: Sequence[TimedRank]) -> dict[str, float]:
     parts: dict[str, float] = defaultdict(float)
     for piece in pieces:
         for (phase, _), ns in piece.clocks.busy_ns.items():

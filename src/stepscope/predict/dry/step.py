@@ -41,7 +41,7 @@ def predict_dry(
 
 
 @record
-class Timed:
+class TimedRank:
     """Operators and collectives, put together. prices: of the collectives."""
 
     clocks: Clocks
@@ -58,7 +58,7 @@ class Pricing:
     kernel_ns: Callable[[DryOperator], float] | None = None
     overlap: bool = False
 
-    def timed(self, rank: DryRank) -> Timed:
+    def timed(self, rank: DryRank) -> TimedRank:
         """Time what a rank records, or a piece of it. Raises UsageError where the GPU has no rate for a type in use."""
         c, roofline = self.calibration, Roofline(self.cluster.gpu, self.calibration)
         work = gpu_work(rank, roofline, self.kernel_ns or self.roofline_ns(rank))
@@ -66,7 +66,9 @@ class Pricing:
         clocks = run_clocks(rank, work)
         prices = priced(rank, self.cluster, c)
         transport = Transport(lanes=1, compute_slowdown=c.overlap_slowdown)
-        return Timed(clocks=clocks, prices=prices, played=replay(rank, clocks, prices, transport, perfect=self.overlap))
+        return TimedRank(
+            clocks=clocks, prices=prices, played=replay(rank, clocks, prices, transport, perfect=self.overlap)
+        )
 
     def roofline_ns(self, rank: DryRank) -> Callable[[DryOperator], float]:
         """Return what an operator of the rank takes, ns."""
@@ -78,7 +80,7 @@ class Pricing:
         timed = self.timed(rank)
         return self.step(rank, timed, parts_of(timed))
 
-    def step(self, rank: DryRank, timed: Timed, parts: dict[str, float]) -> DryStep:
+    def step(self, rank: DryRank, timed: TimedRank, parts: dict[str, float]) -> DryStep:
         """Return the step of these parts."""
         c, cluster, clocks = self.calibration, self.cluster, timed.clocks
         parts["other"] = parts.get("other", 0.0) + 1e3 * c.step_us
@@ -147,7 +149,7 @@ def replay(
     return replayed_at(job, [prices[i] for i in order], perfect=perfect)
 
 
-def parts_of(timed: Timed) -> dict[str, float]:
+def parts_of(timed: TimedRank) -> dict[str, float]:
     """Return the step by parts, ns."""
     clocks, played = timed.clocks, timed.played
     parts: dict[str, float] = defaultdict(float)
