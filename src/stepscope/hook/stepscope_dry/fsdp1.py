@@ -23,17 +23,6 @@ def begin(session):
         return start and start + tensor.storage_offset() * tensor.element_size()
 
     torch.UntypedStorage.data_ptr, FakeTensor.data_ptr = storage_address, tensor_address
-    reshard = session.options.get("changes", {}).get("reshard")
-    if reshard is not None:
-        from torch.distributed import fsdp
-
-        shard = fsdp.fully_shard
-
-        def fully_shard(module, **named):
-            named["reshard_after_forward"] = reshard == "yes"
-            return shard(module, **named)
-
-        fsdp.fully_shard = fully_shard
 
 
 class Sharding:

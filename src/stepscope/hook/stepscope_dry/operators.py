@@ -248,7 +248,11 @@ def mode_of(recorder):
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
-    recorder.tensor, recorder.flops = torch.Tensor, flop_registry
+    recorder.tensor, recorder.flops = torch.Tensor, dict(flop_registry)
+    aten = torch.ops.aten
+    for name in ("", "_backward"):  # the CPU's own kernel, which torch's counter leaves out
+        here = getattr(aten, "_scaled_dot_product_flash_attention_for_cpu" + name, None)
+        recorder.flops.setdefault(here, flop_registry[getattr(aten, "_scaled_dot_product_flash_attention" + name)])
     recorder.node, recorder.sequence = torch._C._current_autograd_node, torch._C._autograd._get_sequence_nr
     session, memory = recorder.session, recorder.session.parts.get("memory")
     experts = session.parts["experts"]
