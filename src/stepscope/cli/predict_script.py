@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING
 from stepscope.api.prediction import Question, answered_dry_run, asked_of_dry_run
 from stepscope.cli.console import log, out, print_document, say, typed
 from stepscope.cli.findings import show_screen, show_table
-from stepscope.core.errors import ExitCode, MissingError, StepscopeError, UsageError
+from stepscope.core.errors import ExitCode, Interrupted, MissingError, StepscopeError, UsageError
 from stepscope.core.forks import stop_signals_raise
 from stepscope.core.words import counted
 from stepscope.diagnose.dry_words import failure_words, headline
@@ -58,7 +60,7 @@ def run(options: Predict) -> int:
         one.cluster(max(asked.gpus))  # a mistake starts nothing
     layout = DryLayout(options.output or default_run_dir(f"dry-{name_of_command(options.command)}"))
     settings = DrySettings(gpu=gpu, batch_from=options.batch_from, timeout_s=options.timeout)
-    with stop_signals_raise("the dry run was stopped"):
+    with stop_signals_raise("the dry run was stopped"), _interrupts_said(layout):
         done = dry_run(layout, asked, settings, tell=_tell)
         for failure in done.failures[:1]:
             log(f"what the script printed: {layout.log(failure.world_size, failure.rank)}")
@@ -75,6 +77,17 @@ def run(options: Predict) -> int:
     job = _calibrated(read_dry_job(layout.root), options)
     _show(job, _otherwise(job, what), options)
     return ExitCode.SOME_CELLS_FAILED if done.failures else ExitCode.OK
+
+
+@contextmanager
+def _interrupts_said(layout: DryLayout) -> Iterator[None]:
+    """Within the block Ctrl-C raises Interrupted that says what is left."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted: the script's processes have ended; {layout.root} holds what was recorded"
+        ) from None
 
 
 def _otherwise(job: DryJob, what: DryWhatIf) -> DryJob | None:
@@ -106,7 +119,7 @@ def error_of(failure: DryFailure) -> StepscopeError:
 def run_folder(path: Path, options: Predict) -> int:
     """Show a dry run again, on other GPUs where they are asked for; the exit code. Raises StepscopeError."""
     what = parse_dry_what_if(options.what_if)
-    if what.forced:
+    if what.forced and not any(dict(other.run.changes) == dict(what.forced) for other in read_dry_job(path).others):
         raise UsageError(
             f"--what-if {next(iter(what.forced))}: {path} does not hold the script",
             why="its wrappers do something else then: the script runs again",

@@ -18,17 +18,23 @@ from stepscope.results.dry_job import DryJob, efficiency, is_logits, size_and_pl
 
 WAITING = ("communication", "bubble", "idle", "other")
 """Parts of a step in which the device computes nothing."""
-LIMITED = {
-    "product": "matrix products take most of it",
-    "attention": "attention takes most of it",
-    "memory": "operators at the speed of memory take most of it",
-    "optimizer": "the optimizer takes most of it",
-    "communication": f"{EXPOSED_COMM} takes most of it",
-    "bubble": "waiting for other stages of the pipeline takes most of it: more micro-batches make it less",
-    "idle": "the host takes most of it: it launches operators more slowly than the GPU computes them",
-    "other": "fixed time takes most of it: the work is too small for so many GPUs",
+KERNEL = {
+    "product": "matrix products",
+    "attention": "attention",
+    "memory": "memory-bound operators",
+    "fused": "compiled pointwise operators",
+    "copy": "copies",
+    "optimizer": "the optimizer",
+    "communication": EXPOSED_COMM,
+    "idle": "the host, which launches operators",
+    "other": "fixed time, slowest GPU",
 }
+"""Kind of kernel, or what limits a step, in words."""
+HOST = "waiting for the host"
 MOST_PLACES = 3
+SAME_SHARE = 0.005
+HEAVY = 0.1
+"""Share of the peak from which on a change of what holds it is advised."""
 _NOTES = {
     "value-read": "values that the script reads from tensors were answered",
     "value-decides": "a value that decides what the script does was answered",
@@ -81,7 +87,13 @@ def tree(step: DryStep) -> tuple[VerdictPart, ...]:
     """Return the parts of the step that take time: those of one level sum to the one above."""
 
     def part(key: str, ns: float, inner: Iterable[VerdictPart] = ()) -> VerdictPart:
-        return VerdictPart(key=key, ns=ns, share=ns / step.step_ns, parts=tuple(inner), cause=key == step.limit)
+        return VerdictPart(
+            key=HOST if key == "idle" else key,
+            ns=ns,
+            share=ns / step.step_ns,
+            parts=tuple(inner),
+            cause=key == step.limit,
+        )
 
     inner = [part(key, ns) for key in COMPUTATION if (ns := step.parts.get(key, 0.0)) > 0]
     rest = [part(key, ns) for key in WAITING if (ns := step.parts.get(key, 0.0)) > 0]
@@ -92,7 +104,7 @@ def also(job: DryJob) -> Iterator[str]:
     steps = list(job.steps.values())
     if len(steps) > 1:
         share = format_percent(efficiency(steps[-1], steps[0]))
-        yield f"efficiency {share} of {steps[0].ranks} GPUs"
+        yield f"a GPU of {steps[-1].ranks} is {share} as fast as one of {steps[0].ranks}"
     unfit = [str(step.ranks) for step in steps[:-1] if step.memory.verdict == "too large"]
     if unfit:
         yield f"does not fit on {listed(unfit)} GPUs"
@@ -107,15 +119,27 @@ def failure_words(failure: DryFailure) -> str:
 
 def reasons(job: DryJob) -> Iterator[str]:
     step = job.largest
-    yield f"{LIMITED.get(step.limit, step.limit)}; hardware FLOP {format_percent(step.hfu)} of the peak"
+    share = format_percent(limit_ns(step) / step.step_ns)
+    again = (
+        "" if step.hfu < step.mfu + SAME_SHARE else f"; HFU {format_percent(step.hfu)}: activations are computed again"
+    )
+    yield f"limited by {KERNEL.get(step.limit, step.limit)}, {share} of the step{again}"
     if step.comm_ns:
         hidden = max(0.0, 1 - step.exposed_ns / step.comm_ns)
         first = step.traffic[0]
         where = f"over {first.domains} nodes" if first.domains > 1 else "in a node"
         yield (
             f"communication {format_duration(step.comm_ns)}, {format_percent(hidden)} of it hidden; most: {first.calls} "
-            f"{first.op} of {format_bytes(first.size_bytes)} among {first.ranks} ranks {where}"
+            f"{first.op}, {format_bytes(first.size_bytes)} together, among {first.ranks} ranks {where}"
         )
+
+
+def limit_ns(step: DryStep) -> float:
+    """Return the time of what limits the step."""
+    if step.limit in step.parts:
+        return step.parts[step.limit]
+    kinds = ("memory", "fused", "copy") if step.limit == "memory" else (step.limit,)
+    return sum(row.time_ns for row in step.kernels if row.kind in kinds and row.phase != "optimizer")
 
 
 def memory(job: DryJob) -> Iterator[str]:
@@ -124,7 +148,8 @@ def memory(job: DryJob) -> Iterator[str]:
     yield "peak " + listed([f"{kind} {format_bytes(size)}" for kind, size in kinds if size][:4])
     largest = weightiest(rank)
     if largest is not None:
-        chunk = "; chunk the loss" if is_logits(largest, rank) else ""
+        heavy = largest.size_bytes >= HEAVY * rank.memory.peak_bytes
+        chunk = "; chunk the loss" if heavy and is_logits(largest, rank) else ""
         yield f"largest: {size_and_place(largest, rank)}, {format_bytes(largest.size_bytes)}{chunk}"
 
 

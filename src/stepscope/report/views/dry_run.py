@@ -9,6 +9,7 @@ from typing import Any
 
 from stepscope.core.units import format_bytes, format_duration, format_percent
 from stepscope.core.words import listed
+from stepscope.diagnose.dry_words import KERNEL
 from stepscope.predict.step.alternatives import KNEE
 from stepscope.predict.step.calibration import MEMORY_LIMIT
 from stepscope.records.dry_run import MEMORY_KINDS
@@ -72,19 +73,6 @@ SENT = "communication: {}"
 SENT_COLORS = (color("k-hidden"), COLORS[3], COLORS[1], COLORS[6])
 PHASE_COLORS = {TITLES[key]: color(name) for key, name in COLOURS.items() if key in COMPUTATION}
 """Rows of what is alive at the peak."""
-KERNEL = {
-    "product": "matrix products",
-    "attention": "attention",
-    "memory": "memory-bound operators",
-    "fused": "compiled pointwise operators",
-    "copy": "copies",
-    "optimizer": "optimizer",
-    "communication": EXPOSED_COMM,
-    "idle": "the host, which launches operators",
-    "bubble": "the pipeline's bubble and messages",
-    "other": "fixed time, slowest GPU",
-}
-"""Kind of kernel, or what limits a step, in words."""
 PART = {**TITLES, "idle": "waiting for the host", "bubble": "waiting for other stages"}
 _Row = tuple[DryJob, DryStep]
 
@@ -177,7 +165,7 @@ def dry_kernels_table(dry: Sequence[DryJob]) -> Table:
     return tabled(
         "dry_kernels",
         f"Kernels of one GPU of {step.ranks}",
-        step.kernels,
+        sorted(step.kernels, key=lambda row: (list(PART).index(row.phase) if row.phase in PART else 99, -row.time_ns)),
         group_column("phase", "", lambda row: TITLES.get(row.phase, row.phase)),
         lead_column("kind", "kind", lambda row: KERNEL.get(row.kind, row.kind)),
         Column("launches", "kernels", "launches", whole),
