@@ -257,6 +257,7 @@ def mode_of(recorder):
     session, memory = recorder.session, recorder.session.parts.get("memory")
     experts = session.parts["experts"]
     device_of, fake = torch.ops.prim.device.default, FakeTensor
+    no_modes = torch.utils._python_dispatch._disable_current_modes
     modes, fake_key = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
     wait = torch.ops._c10d_functional.wait_tensor.default if torch.distributed.is_available() else None
     standing = {}
@@ -283,6 +284,9 @@ def mode_of(recorder):
             namespace = func.namespace
             if session.paused or namespace in ("prim", "profiler") or modes(fake_key) is not session.mode:
                 return func(*args, **kwargs)  # also what DTensor asks of a mode of its own: shapes
+            if not types and namespace == "aten" and has_data(func, args, kwargs, recorder.tensor):
+                with no_modes():
+                    return func(*args, **kwargs)
             # What is waited for is the tensor itself; without data torch makes another one.
             out = args[0] if func is wait else func(*args, **kwargs)
             if namespace == "aten":
@@ -300,6 +304,16 @@ def mode_of(recorder):
     seen = Record.__torch_dispatch__
     Record.__torch_dispatch__ = getattr(seen, "__wrapped__", seen)  # nothing is compiled here: without its guard
     return Record()
+
+
+def has_data(func, args, kwargs, kind):
+    """Whether an operator prepares data of the script on the host: it is no work of the device, and is carried out."""
+    given = tensors_in((args, kwargs), kind)
+    if not given or str(kwargs.get("device") or "cpu") != "cpu":
+        return False
+    if func._schema.name == "aten::lift_fresh" and given[0].is_floating_point():
+        return False
+    return all(type(t) is kind and t.device.type == "cpu" and not t.requires_grad for t in given)
 
 
 def tensors_in(values, kind):

@@ -182,10 +182,13 @@ class Values:
     # --- what is known
 
     def keep_known(self, fake_tensor):
-        """Small tensors of the host that have data keep it in the mode; a known result is where its operands are."""
+        """Small tensors of the host that have data keep it in the mode, and whole numbers that are drawn there have data; a
+        known result is where its operands are."""
         torch, kind, converter = self.torch, self.fake, fake_tensor.FakeTensorConverter
         convert, dispatch = converter.from_real_tensor, fake_tensor.FakeTensorMode._dispatch_impl
         moves = (torch.ops.aten._to_copy.default, torch.ops.prims.device_put.default)
+        packets = (torch.ops.aten.randint, torch.ops.aten.randperm)
+        drawn = {getattr(packet, name) for packet in packets for name in packet.overloads() if "out" not in name}
 
         def from_real_tensor(self, mode, tensor, make_constant=False, *args, **kwargs):
             if not make_constant and type(tensor) is torch.Tensor and not tensor.requires_grad:
@@ -195,6 +198,9 @@ class Values:
 
         def dispatch_impl(mode, func, types, args, kwargs):
             out = dispatch(mode, func, types, args, kwargs)
+            if func in drawn and out.fake_device.type == "cpu" and out.numel() <= KNOWN_ELEMENTS:
+                with torch.utils._python_dispatch._disable_current_modes():
+                    return func(*args, **kwargs)
             if isinstance(out, kind):
                 if out.constant is not None and out.fake_device.type == "cpu" and func not in moves:
                     return placed(mode, out, args)
