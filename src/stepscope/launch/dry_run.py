@@ -134,7 +134,7 @@ class _Rank:
             "world": world,
             "rank": rank,
             "ranks_per_node": local,
-            "gpu": {"key": gpu.key, "name": gpu.name, "memory_bytes": gpu.total_bytes, "generation": gpu.generation},
+            "device": {"name": gpu.name, "memory_bytes": gpu.total_bytes, "capability": _capability(gpu)},
             "batch_from": None if settings.batch_from is None else str(settings.batch_from.resolve()),
             "changes": dict(run.changes),
             "limit_s": settings.timeout_s,
@@ -189,6 +189,13 @@ class _Rank:
             how = f"signal {-code} ended the script" if code < 0 else f"the script ended with exit code {code}"
             reason, text = "raised", f"{how}{last}"
         return DryFailure(world_size=self.world, rank=self.rank, reason=reason, text=text)
+
+
+def _capability(gpu: Accelerator) -> tuple[int, int]:
+    """Return the compute capability by which torch chooses kernels."""
+    if gpu.key.startswith(("l4", "rtx-40", "rtx-6000-ada")):
+        return (8, 9)
+    return {"volta": (7, 0), "ampere": (8, 0), "hopper": (9, 0), "blackwell": (10, 0)}.get(gpu.generation, (9, 0))
 
 
 def last_lines(layout: DryLayout, world: int, rank: int) -> list[str]:

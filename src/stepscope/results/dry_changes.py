@@ -74,8 +74,8 @@ def forced_words(key: str, value: str) -> str:
     if key == "bucket":
         return f"DDP(bucket_cap_mb={int(value) / 2**20:g}): buckets of {format_bytes_binary(int(value))}"
     if key == "reshard":
-        kept = "False: parameters stay whole until backward" if value == "no" else "True"
-        return f"fully_shard(..., reshard_after_forward={kept})"
+        kept = "False): parameters stay whole until the backward pass" if value == "no" else "True)"
+        return f"fully_shard(..., reshard_after_forward={kept}"
     return "torch.utils.checkpoint around each block: activations are computed again"
 
 
