@@ -98,7 +98,8 @@ class DryHeld:
 class DryMemory:
     """Bytes by kind (order of MEMORY_KINDS) over the step. at: operators before; samples[i]: bytes at at[i], at changes
     that matter; samples[0]: as the step begins. peak, peak_at: the largest sum. at_peak: what is alive there, largest
-    first."""
+    first; storages below 1 MiB as one row of a kind, without shape. peak_rounded: the peak with each storage in units of 512
+    bytes, as the allocator of a GPU gives them out."""
 
     at: tuple[int, ...]
     samples: tuple[tuple[int, ...], ...]
@@ -107,6 +108,7 @@ class DryMemory:
     peak_op: str | None
     peak_place: str | None
     at_peak: tuple[DryHeld, ...] = ()
+    peak_rounded: int = 0
 
     @property
     def peak_bytes(self) -> int:

@@ -104,7 +104,9 @@ class Loaders:
 
         def fake(value):
             if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
-                return mode.from_tensor(value)
+                made = mode.from_tensor(value)
+                self.session.parts["memory"].seen(made)
+                return made
             if isinstance(value, collections.UserDict):
                 value.data = tree_map(fake, value.data)
             return value

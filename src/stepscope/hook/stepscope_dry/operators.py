@@ -38,7 +38,7 @@ class Modules:
         self.torch = torch
         self.grad = torch.is_grad_enabled
         plain = torch.nn.Module.__call__
-        modules = self
+        modules, memory = self, session.parts["memory"]
 
         def call_module(module, *args, **kwargs):
             if session.paused:
@@ -47,9 +47,12 @@ class Modules:
                 return modules.once(plain, module, args, kwargs)
             began = modules.push(module, args, kwargs)
             try:
-                return plain(module, *args, **kwargs)
+                out = plain(module, *args, **kwargs)
             finally:
                 modules.pop(began)
+            if not modules.stack and session.phase == "forward":
+                memory.returned(tensors_in([out], torch.Tensor))
+            return out
 
         torch.nn.Module.__call__ = call_module
 
@@ -82,6 +85,7 @@ class Modules:
             if self.grad():
                 if before != "forward":
                     session.phase = "forward"
+                    session.parts["memory"].forward_begins()
                 if any(parameter.requires_grad for parameter in module.parameters()):
                     self.count_batch(args, kwargs)
             elif before != "forward":
@@ -116,7 +120,7 @@ class Recorder:
     """Rows of operators and the order in which they were called. position: operators of the step so far."""
 
     def __init__(self, session):
-        self.session = session
+        self.session, self.memory = session, session.parts["memory"]
         self.rows, self.index, self.order, self.calls = [], {}, [], []
         self.origins = {}
         """Sequence number of an operator that autograd knows -> (module, place) of the forward pass."""
@@ -144,7 +148,7 @@ class Recorder:
     def add(self, func, args, kwargs, out):
         """Count one call of an operator."""
         session = self.session
-        module, place, recomputed = self.origin()
+        module, place, recomputed = origin = self.origin()
         if session.phase != "backward" or recomputed:
             self.origins[self.sequence()] = (module, place)
         given = tensors_in([args, kwargs], self.tensor)
@@ -156,8 +160,12 @@ class Recorder:
         row = self.index.get(key)
         if row is None:
             row = self.index[key] = len(self.rows)
-            self.rows.append(self.row(func, args, kwargs, out, given, made, (module, place, recomputed)))
+            self.rows.append(self.row(func, args, kwargs, out, given, made, origin))
         self.order.append(row)
+        if not func.is_view or func is self.lifted:
+            self.memory.made(made, origin)
+            if func.namespace == "fsdp" and "copy_in" not in func._schema.name:
+                self.memory.of_sharding(given)
 
     def row(self, func, args, kwargs, out, given, made, origin):
         flop, name = 0, func._schema.name.split("::")[-1]
@@ -248,13 +256,13 @@ def mode_of(recorder):
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
-    recorder.tensor, recorder.flops = torch.Tensor, dict(flop_registry)
     aten = torch.ops.aten
+    recorder.tensor, recorder.flops, recorder.lifted = torch.Tensor, dict(flop_registry), aten.lift_fresh.default
     for name in ("", "_backward"):  # the CPU's own kernel, which torch's counter leaves out
         here = getattr(aten, "_scaled_dot_product_flash_attention_for_cpu" + name, None)
         recorder.flops.setdefault(here, flop_registry[getattr(aten, "_scaled_dot_product_flash_attention" + name)])
     recorder.node, recorder.sequence = torch._C._current_autograd_node, torch._C._autograd._get_sequence_nr
-    session, memory = recorder.session, recorder.session.parts.get("memory")
+    session = recorder.session
     experts = session.parts["experts"]
     device_of, fake = torch.ops.prim.device.default, FakeTensor
     no_modes = torch.utils._python_dispatch._disable_current_modes
@@ -293,12 +301,9 @@ def mode_of(recorder):
                 experts.seen(func, args, kwargs, out)
             if namespace in ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"):
                 if recorder.add_call(func, args, kwargs, out):
-                    if memory is not None:
-                        memory.of_call(func, args, kwargs, out)
+                    recorder.memory.of_call(func, args, kwargs, out)
                     return out
             recorder.add(func, args, kwargs, out)
-            if memory is not None:
-                memory.made(out)
             return out
 
     seen = Record.__torch_dispatch__
