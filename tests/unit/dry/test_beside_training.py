@@ -143,7 +143,6 @@ WRONG = {
         '    init_device_mesh("cpu", (3, 4))', "world", 13,
     ),
     "never steps": ("    model(torch.randn(4, 8)).sum().backward()", "no-step", 0),
-    "steps once": ("    train([torch.randn(4, 8)])", "no-step", 0),
     "ends itself": ('    import sys\n    sys.exit("no GPU")', "no-step", 12),
     "waits forever": ("    import time\n    while True:\n        time.sleep(0.01)", "timeout", 13),
     "a world that does not divide": (
@@ -159,6 +158,15 @@ def test_what_a_script_does_wrong_is_said_with_its_line(tmp_path: Path, name: st
     failure = dry_run(TRAINS + script, tmp_path, world=8, **({"limit_s": 1.0} if reason == "timeout" else {}))
     assert (failure["reason"], failure["place"]) == (reason, f"script.py:{line}" if line else None)
     assert len(failure["text"]) > 10
+
+
+def test_a_script_that_takes_one_step_is_recorded_with_it(tmp_path: Path) -> None:
+    record = dry_run(
+        TRAINS + "    torch.randn(64, 64) @ torch.randn(64, 64)\n    train([torch.randn(4, 8)])", tmp_path, world=8
+    )
+    assert (record["steps"], record["samples"]) == (1, 4)
+    assert sum(record["operators"][row]["flop"] for row in record["order"]) == 2 * (2 * 4 * 8 * 2)
+    assert "one-step" in {note["code"] for note in record["notes"]}
 
 
 def test_an_assertion_without_words_is_said_by_its_line(tmp_path: Path) -> None:

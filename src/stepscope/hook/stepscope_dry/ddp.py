@@ -49,8 +49,9 @@ def begin(session):
     def wrap(self, module, device_ids=None, output_device=None, *rest, **named):
         if changed:
             named["bucket_cap_mb"] = float(changed) / (1 << 20)
-        # Every parameter is on the host here, where torch accepts no device.
-        construct(self, module, None, None, *rest, **named)
+        if all(parameter.device.type == "cpu" for parameter in module.parameters()):
+            device_ids = output_device = None  # no device stands for one: torch accepts none of the host
+        construct(self, module, device_ids, output_device, *rest, **named)
         options = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph")
         settings = {name: True for name in options if getattr(self, name, False)}
         session.wrapper("ddp", bucket_bytes=self.bucket_bytes_cap, **settings)

@@ -84,6 +84,7 @@ class Modules:
                 self.name(module)
             if self.grad():
                 if before != "forward":
+                    session.training_begins()
                     session.phase = "forward"
                     session.parts["memory"].forward_begins()
                 if any(parameter.requires_grad for parameter in module.parameters()):

@@ -58,8 +58,8 @@ class Session:
         self.parts = {}
         self.at_step = []
         """Functions that are called as a step begins: what they recorded so far is of a step that is over."""
-        self.mode = self.exit_place = None
-        self.pid = os.getpid()
+        self.mode = self.exit_place = self.only_step = None
+        self.pid, self.trains = os.getpid(), False
 
     # --- where the script is
 
@@ -134,6 +134,13 @@ class Session:
         torch.autograd._engine_run_backward = run_backward
         torch.autograd.graph._engine_run_backward = run_backward
 
+    def training_begins(self):
+        """What came before the first forward pass is no part of a step."""
+        if not (self.step or self.trains):
+            self.trains = True
+            for function in self.at_step:
+                function()
+
     def step_begins(self, optimizer, args, kwargs):
         if os.getpid() != self.pid or self.paused:
             return
@@ -159,6 +166,7 @@ class Session:
         self.step += 1
         if self.step >= self.last:
             self.end()
+        self.only_step = self.document()
         self.phase = "before"
         self.micro_steps, self.samples, self.tokens = 0, None, None
         for function in self.at_step:
@@ -168,14 +176,28 @@ class Session:
 
     def end(self):
         """Write the record of the step and leave, without the script's own clean-up."""
+        self.paused += 1
+        self.mode.__exit__(None, None, None)
+        self.write_step(self.document())
+
+    def document(self):
+        """Return the record of the step that has just ended."""
+        from torch._subclasses.fake_tensor import unset_fake_temporarily
+
         from stepscope_dry.written import rank_document
 
         self.paused += 1
-        self.mode.__exit__(None, None, None)
-        for part in self.parts.values():
-            if hasattr(part, "ends"):
-                part.ends()
-        self.write("dry_rank/1", "world-{:06d}-rank-{:06d}.json".format(self.world, self.rank), rank_document(self))
+        try:
+            with unset_fake_temporarily():
+                for part in self.parts.values():
+                    if hasattr(part, "ends"):
+                        part.ends()
+                return rank_document(self)
+        finally:
+            self.paused -= 1
+
+    def write_step(self, document):
+        self.write("dry_rank/1", "world-{:06d}-rank-{:06d}.json".format(self.world, self.rank), document)
         self.leave(0)
 
     def fail(self, reason, text, place=None, fix=None):
@@ -232,9 +254,10 @@ class Session:
     def at_exit(self):
         if os.getpid() != self.pid:
             return
-        text = "the script ended after {} of its optimizer's steps, and {} are needed".format(
-            self.step or "none", self.last
-        )
+        if self.step == 1:
+            self.note("one-step", "the script takes one step, in which its optimizer begins", "")
+            self.write_step({**self.only_step, "notes": list(self.notes.values())})
+        text = "the script ended without a step of an optimizer"
         self.fail("no-step", text, place=self.exit_place or "", fix=NO_STEP)
 
 
