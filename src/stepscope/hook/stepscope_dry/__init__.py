@@ -4,8 +4,9 @@ This package runs in the script's process, which is one rank of a world that is 
 the script's own torch (2.6 and later). What it writes is described in stepscope/records/dry_run.py.
 """
 
-PARTS = ("values", "device", "streams", "groups", "memory", "experts", "operators", "dtensor", "ddp", "fsdp1",
-         "pipeline", "loaders", "compiled", "guards", "frameworks", "forced")  # fmt: skip
+PARTS = ("values", "device", "shards", "repeats", "dtensor_lists", "streams", "groups", "memory", "experts",
+         "operators", "dtensor", "ddp", "fsdp1", "pipeline", "loaders", "compiled", "guards", "frameworks",
+         "forced")  # fmt: skip
 """Modules, each with ``begin(session)``, in the order in which they begin."""
 
 

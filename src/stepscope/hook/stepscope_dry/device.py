@@ -117,6 +117,7 @@ class Device:
 
         torch._C._cuda_getDeviceCount = lambda: self.count
         torch._C._accelerator_getAccelerator = lambda: torch.device("cuda")
+        torch._C._get_accelerator = lambda check=None: torch.device("cuda")
         torch.version.cuda = torch.version.cuda or VERSIONS["cuda"]
         self.give(
             is_available=lambda: True, is_initialized=lambda: True, _is_compiled=lambda: True, _is_in_bad_fork=lambda: False,

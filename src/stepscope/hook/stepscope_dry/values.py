@@ -182,38 +182,81 @@ class Values:
     # --- what is known
 
     def keep_known(self, fake_tensor):
-        """Small tensors of the host that have data keep it in the mode, and whole numbers that are drawn there have data; a
-        known result is where its operands are."""
+        """Small tensors have data where that is sure: of the host, whole numbers that are drawn there, what counting and
+        filling makes, and what follows from them."""
         torch, kind, converter = self.torch, self.fake, fake_tensor.FakeTensorConverter
         convert, dispatch = converter.from_real_tensor, fake_tensor.FakeTensorMode._dispatch_impl
-        moves = (torch.ops.aten._to_copy.default, torch.ops.prims.device_put.default)
-        packets = (torch.ops.aten.randint, torch.ops.aten.randperm)
+        aten, no_modes = torch.ops.aten, torch.utils._python_dispatch._disable_current_modes
+        moves = (aten._to_copy.default, torch.ops.prims.device_put.default)
+        fills = fills_of(aten)
+        packets = (aten.randint, aten.randperm)
         drawn = {getattr(packet, name) for packet in packets for name in packet.overloads() if "out" not in name}
+
+        def is_small(tensor):
+            return tensor.numel() <= (1 if tensor.dtype.is_floating_point else KNOWN_ELEMENTS)
 
         def from_real_tensor(self, mode, tensor, make_constant=False, *args, **kwargs):
             if not make_constant and type(tensor) is torch.Tensor and not tensor.requires_grad:
-                small = tensor.numel() <= (1 if tensor.dtype.is_floating_point else KNOWN_ELEMENTS)
-                make_constant = small and tensor.device.type == "cpu" and tensor.layout == torch.strided
+                make_constant = is_small(tensor) and tensor.device.type == "cpu" and tensor.layout == torch.strided
             return convert(self, mode, tensor, make_constant, *args, **kwargs)
 
         def dispatch_impl(mode, func, types, args, kwargs):
+            constants = [one for one in args if isinstance(one, kind) and one.constant is not None]
+            if len(constants) > 1 and sum(one.numel() > 1 for one in constants) > 1 and grows(constants):
+                values = [one.constant for one in constants]
+                for one in constants:
+                    one.constant = None
+                try:
+                    return dispatch(mode, func, types, args, kwargs)
+                finally:
+                    for one, value in zip(constants, values):
+                        one.constant = value
             out = dispatch(mode, func, types, args, kwargs)
             if func in drawn and out.fake_device.type == "cpu" and out.numel() <= KNOWN_ELEMENTS:
-                with torch.utils._python_dispatch._disable_current_modes():
+                with no_modes():
                     return func(*args, **kwargs)
             if isinstance(out, kind):
-                if out.constant is not None and out.fake_device.type == "cpu" and func not in moves:
-                    return placed(mode, out, args)
-            elif isinstance(out, (list, tuple)) and any(getattr(t, "constant", None) is not None for t in out):
-                return type(out)([placed(mode, t, args) if isinstance(t, kind) else t for t in out])
+                if out.constant is not None:
+                    return out if kwargs.get("device") is not None else placed(mode, out, args)
+                fill = fills.get(func)
+                if (
+                    fill is not None
+                    and is_small(out)
+                    and out.layout == torch.strided
+                    and out.fake_device.type != "meta"
+                ):
+                    with no_modes():
+                        know(mode, out, fill(out, args, kwargs))
+                elif constants and func in moves and is_small(out):
+                    with no_modes():
+                        know(mode, out, constants[0].constant.to(out.dtype, copy=True))
+            elif isinstance(out, (list, tuple)) and any(getattr(one, "constant", None) is not None for one in out):
+                return type(out)([placed(mode, one, args) if isinstance(one, kind) else one for one in out])
             return out
 
+        def grows(constants):
+            try:
+                return torch.broadcast_shapes(*[one.shape for one in constants]).numel() > KNOWN_ELEMENTS
+            except RuntimeError:
+                return False
+
         def placed(mode, tensor, args):
+            """Return a known result as a tensor of the device of its operands."""
             for one in args:
-                if isinstance(one, kind) and one.fake_device.type != "cpu" and tensor.constant is not None:
+                if (
+                    isinstance(one, kind)
+                    and one.fake_device.type != tensor.fake_device.type
+                    and tensor.constant is not None
+                ):
                     with fake_tensor.in_kernel_invocation_manager(mode):
                         empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-                    return kind(mode, empty, one.fake_device, constant=tensor.constant)
+                    return know(mode, kind(mode, empty, one.fake_device), tensor.constant)
+            return tensor
+
+        def know(mode, tensor, data):
+            tensor.constant = data
+            mode.fake_tensor_converter.add_constant_storage_mapping(tensor)
+            mode.fake_tensor_converter.set_tensor_memo(data, tensor)
             return tensor
 
         converter.from_real_tensor = from_real_tensor
@@ -257,6 +300,32 @@ class Values:
                 self.trees[path] = None
         tree = self.trees[path]
         return None if tree is None else decided(tree, line)
+
+
+def fills_of(aten):
+    """Return operator -> function of its result and arguments that makes the data of the result."""
+
+    import torch
+
+    def filled(value):
+        return lambda out, args, kwargs: torch.full(tuple(out.shape), value(args), dtype=out.dtype)
+
+    fills = {}
+    for value, names in (
+        (lambda args: 0, ("zeros", "zeros_like", "new_zeros")),
+        (lambda args: 1, ("ones", "ones_like", "new_ones")),
+        (lambda args: args[1], ("full", "full_like")),
+        (lambda args: args[2], ("new_full",)),
+        (lambda args: args[0], ("scalar_tensor",)),
+    ):
+        for name in names:
+            packet = getattr(aten, name)
+            fills.update({getattr(packet, overload): filled(value) for overload in packet.overloads()})
+    packet = aten.arange
+    for overload in packet.overloads():
+        function = getattr(packet, overload)
+        fills[function] = lambda out, args, kwargs, function=function: function(*args, dtype=out.dtype)
+    return fills
 
 
 def decided(tree, line):
