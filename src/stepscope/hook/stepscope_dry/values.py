@@ -231,7 +231,9 @@ class Values:
                     with no_modes():
                         know(mode, out, constants[0].constant.to(out.dtype, copy=True))
             elif isinstance(out, (list, tuple)) and any(getattr(one, "constant", None) is not None for one in out):
-                return type(out)([placed(mode, one, args) if isinstance(one, kind) else one for one in out])
+                return getattr(type(out), "_make", type(out))(
+                    [placed(mode, one, args) if isinstance(one, kind) else one for one in out]
+                )
             return out
 
         def grows(constants):
