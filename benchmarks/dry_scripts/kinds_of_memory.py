@@ -150,9 +150,10 @@ def main():
     if JOB.startswith(("ddp", "zero1")):
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=JOB == "ddp-views")
     if JOB.startswith("fsdp2"):
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        options = {"reshard_after_forward": JOB != "fsdp2-keep"}
+        options = {"reshard_after_forward": JOB != "fsdp2-keep", "mesh": init_device_mesh("cpu", (WORLD,))}
         if JOB == "fsdp2-mixed":
             options["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
         for block in model.blocks:
