@@ -14,7 +14,7 @@ from stepscope.records.finding import Finding
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.prediction import DryStep
 from stepscope.results.dry_changes import dry_changes
-from stepscope.results.dry_job import DryJob, is_logits, size_and_place, weightiest
+from stepscope.results.dry_job import DryJob, is_logits, weightiest, what_and_where
 
 COUNTED = "likely: bytes are counted; context, libraries and fragmentation are those of published runs"
 PRICED = "likely: operators, calls and bytes are exact, times are modelled"
@@ -38,7 +38,7 @@ def memory_finding(job: DryJob) -> Finding | None:
         f"{job.name} {words} on {step.ranks} x {gpu_name(step)}: {format_bytes(fit.needs_bytes)} of "
         f"{format_bytes(fit.device_bytes)}",
         f"at the peak: {listed([f'{kind} {format_bytes(size)}' for kind, size in kinds if size], at_most=MOST_KINDS)}",
-        largest is not None and f"largest: {size_and_place(largest, rank)}, {format_bytes(largest.size_bytes)}",
+        largest is not None and f"largest: {what_and_where(largest, rank)}, {format_bytes(largest.size_bytes)}",
         rank.memory.peak_place is not None and f"the peak is at {rank.memory.peak_place}",
         bool(others) and f"on other numbers: {listed(others)}",
         severity="problem" if fit.verdict == "too large" else "warning",

@@ -14,7 +14,7 @@ from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.parts import COMPUTATION
 from stepscope.records.prediction import DryStep
 from stepscope.results.dry_changes import dry_changes
-from stepscope.results.dry_job import DryJob, efficiency, is_logits, size_and_place, speed, unit_of, weightiest
+from stepscope.results.dry_job import DryJob, efficiency, is_logits, speed, unit_of, weightiest, what_and_where
 
 WAITING = ("communication", "bubble", "idle", "other")
 """Parts of a step in which the device computes nothing."""
@@ -32,7 +32,6 @@ KERNEL = {
 """Kind of kernel, or what limits a step, in words."""
 HOST = "waiting for the host"
 MOST_PLACES = 3
-SAME_SHARE = 0.005
 HEAVY = 0.1
 """Share of the peak from which on a change of what holds it is advised."""
 _NOTES = {
@@ -64,7 +63,7 @@ def fit_words(job: DryJob) -> str:
         return f"{fit.verdict}, {amount}"
     rank = job.fullest(job.largest.ranks)
     largest = weightiest(rank)
-    what = "" if largest is None else f": {size_and_place(largest, rank)} take {format_bytes(largest.size_bytes)}"
+    what = "" if largest is None else f": {what_and_where(largest, rank)} take {format_bytes(largest.size_bytes)}"
     return f"does not fit, {amount}{what}"
 
 
@@ -120,9 +119,8 @@ def failure_words(failure: DryFailure) -> str:
 def reasons(job: DryJob) -> Iterator[str]:
     step = job.largest
     share = format_percent(limit_ns(step) / step.step_ns)
-    again = (
-        "" if step.hfu < step.mfu + SAME_SHARE else f"; HFU {format_percent(step.hfu)}: activations are computed again"
-    )
+    recomputes = any(row.recomputed for rank in job.worlds[step.ranks] for row in rank.operators)
+    again = f"; HFU {format_percent(step.hfu)}: activations are computed again" if recomputes else ""
     yield f"limited by {KERNEL.get(step.limit, step.limit)}, {share} of the step{again}"
     if step.comm_ns:
         hidden = max(0.0, 1 - step.exposed_ns / step.comm_ns)
@@ -150,7 +148,7 @@ def memory(job: DryJob) -> Iterator[str]:
     if largest is not None:
         heavy = largest.size_bytes >= HEAVY * rank.memory.peak_bytes
         chunk = "; chunk the loss" if heavy and is_logits(largest, rank) else ""
-        yield f"largest: {size_and_place(largest, rank)}, {format_bytes(largest.size_bytes)}{chunk}"
+        yield f"largest: {what_and_where(largest, rank)}, {format_bytes(largest.size_bytes)}{chunk}"
 
 
 def advice(job: DryJob) -> Iterator[Advice]:

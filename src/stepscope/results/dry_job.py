@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError
-from stepscope.core.words import counted, grouped
+from stepscope.core.words import grouped
 from stepscope.predict.collectives.choose import known_gpu
 from stepscope.predict.collectives.machine import find_fabric
 from stepscope.predict.dry.lanes import lanes
@@ -136,13 +136,13 @@ def is_logits(storage: DryHeld, rank: DryRank) -> bool:
 
 WIDE = 8192
 """Least width of an output that is called logits."""
+NOUNS = {"temporary": "temporary tensors", "gathered": "gathered parameters"}
 
 
-def size_and_place(storage: DryHeld, rank: DryRank) -> str:
+def what_and_where(storage: DryHeld, rank: DryRank) -> str:
     """Name what a storage holds, and the line that made it: ``activations of logits at train.py:88``."""
     what = "logits" if is_logits(storage, rank) else storage.module or "x".join(map(str, storage.shape))
-    copies = f", {counted(storage.count, 'tensor')}" if storage.count > 1 else ""
-    return f"{storage.kind} of {what}" + (f" at {storage.place}" if storage.place else "") + copies
+    return f"{NOUNS.get(storage.kind, storage.kind)} of {what}" + (f" at {storage.place}" if storage.place else "")
 
 
 def speed(step: DryStep) -> float:
