@@ -1,6 +1,6 @@
-"""What a script really calls and computes: ``_dry_calls.py OUT SCRIPT ARGS`` is one rank of it, on gloo.
+"""What a script really calls and computes: ``_dry_calls.py OUT SCRIPT SHAPE ..`` is one rank of it, on gloo.
 
-Of its fourth step, by torch's flight recorder and torch's formulas for FLOP. By then DDP has its buckets.
+Of its fourth step with each shape, by torch's flight recorder and torch's formulas for FLOP. By then DDP has its buckets.
 """
 
 from __future__ import annotations
@@ -125,11 +125,13 @@ def of_record(document: Mapping[str, Any]) -> tuple[list[Call], dict[str, int]]:
 
 
 def main(words: Iterable[str]) -> None:
-    out, script, *arguments = words
-    sys.argv = [script, *arguments]
-    calls, flop = seen(lambda: runpy.run_path(script, run_name="__main__"))
+    out, script, *shapes = words
+    calls_and_flop = {}
+    for shape in shapes:
+        sys.argv = [script, shape]
+        calls_and_flop[shape] = seen(lambda: runpy.run_path(script, run_name="__main__"))
     if dist.get_rank() == 0:
-        Path(out).write_text(json.dumps({"calls": calls, "flop": flop}))
+        Path(out).write_text(json.dumps(calls_and_flop))
     dist.barrier()
 
 

@@ -12,12 +12,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-CALLS = (
-    "allreduce", "broadcast", "reduce", "allgather", "reduce_scatter",
-    "_allgather_base", "_reduce_scatter_base", "alltoall_base", "alltoall", "gather", "scatter", "send", "recv",
-    "all_gather_single", "reduce_scatter_single", "all_to_all_single",
-)  # fmt: skip
-"""Calls of a group, whose first argument holds their results."""
 DONE_NOTHING = (
     "set_logger",
     "get_backward_stats",
@@ -35,7 +29,7 @@ def begin(session):
         return
     from torch.nn.parallel import distributed
 
-    _answer_work(session)
+    _wait_for_broadcasts(session)
     dist.Reducer, dist.Logger = _Reducer, _Logger
     dist._verify_params_across_processes = _verify_parameters
     dist._register_comm_hook = _register_hook
@@ -63,62 +57,16 @@ def begin(session):
     wrapper.__init__, wrapper._check_comm_hook = wrap, check_hook
 
 
-def _answer_work(session):
-    """Let the results of calls of a group be waited for, and give them a future with their tensors, as hooks read it."""
-    from weakref import WeakKeyDictionary
+def _wait_for_broadcasts(session):
+    """Buffers are broadcast before they are read."""
+    recorder, streams, broadcast = session.parts["operators"], session.parts["streams"], dist._broadcast_coalesced
 
-    c10d, recorder, streams = torch._C._distributed_c10d, session.parts["operators"], session.parts["streams"]
-    made = WeakKeyDictionary()
+    def broadcast_coalesced(*args, **kwargs):
+        before = len(recorder.calls)
+        broadcast(*args, **kwargs)
+        streams.wait(streams.current(), (0, frozenset(range(before, len(recorder.calls)))))
 
-    class Future(torch.futures.Future):
-        """What a hook makes of a result runs beside the computation, as NCCL's futures let it: waits in it hold nothing up.
-        calls: collectives that it waits for."""
-
-        calls = frozenset()
-        beside = 0
-
-        def then(self, callback):
-            after, before = Future(), len(recorder.calls)
-            Future.beside += 1
-            try:
-                after.set_result(callback(self))
-            finally:
-                Future.beside -= 1
-            after.calls = self.calls.union(range(before, len(recorder.calls)))
-            return after
-
-        def wait(self):
-            if not Future.beside:
-                streams.wait(streams.current(), (0, self.calls))
-            return super().wait()
-
-    def keep(name, call):
-        def called(self, tensors, *rest, **named):
-            before = len(recorder.calls)
-            work = call(self, tensors, *rest, **named)
-            made[work] = tensors, frozenset(range(before, len(recorder.calls)))
-            return work
-
-        setattr(c10d.ProcessGroup, name, called)
-
-    for name in filter(c10d.ProcessGroup.__dict__.__contains__, CALLS):
-        keep(name, getattr(c10d.ProcessGroup, name))
-
-    def get_future(self):
-        tensors, calls = made.get(self, ([], frozenset()))
-        if isinstance(tensors, torch.Tensor):
-            tensors = [tensors]
-        future = Future()
-        future.calls = calls
-        future.set_result(tensors[0] if tensors and isinstance(tensors[0], list) else tensors)
-        return future
-
-    def wait(self, *args):
-        if self in made:
-            streams.wait(streams.current(), (0, made[self][1]))
-        return True
-
-    c10d.FakeWork.get_future, c10d.FakeWork.wait = get_future, wait
+    dist._broadcast_coalesced = broadcast_coalesced
 
 
 def _verify_parameters(group, parameters, logger=None):
@@ -130,6 +78,12 @@ def _verify_parameters(group, parameters, logger=None):
 
 
 def _register_hook(reducer, state, hook):
+    if "hook_with_zero_step" in hook.__qualname__:
+        reducer.session.fail(
+            "unsupported",
+            "ZeroRedundancyOptimizer steps within the backward pass",
+            fix="leave overlap_with_ddp=True out",
+        )
     reducer.hook, reducer.state = lambda bucket: hook(state, bucket), state
 
 

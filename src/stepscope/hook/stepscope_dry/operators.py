@@ -239,7 +239,7 @@ class Recorder:
             name = frame.f_code.co_filename
             if "/fsdp/" in name or "stepscope_dry/ddp" in name or name.endswith("zero_redundancy_optimizer.py"):
                 return "parameters" if op in ("all_gather", "broadcast") else "gradients"
-            if "/distributed/tensor/" in name or "distributed/nn/functional" in name:
+            if "/distributed/tensor/" in name or "distributed/nn/functional" in name or "modules/_functions" in name:
                 return "activations"
             frame = frame.f_back
         return None

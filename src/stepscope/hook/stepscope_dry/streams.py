@@ -96,6 +96,7 @@ def begin(session):
     streams.stack = [streams.main]
     session.at_step.append(streams.forget)
     give(streams, torch.cpu)
+    torch.Stream, torch.Event = Stream, Event
 
 
 def give(streams, module):
