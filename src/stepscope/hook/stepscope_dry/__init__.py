@@ -5,8 +5,8 @@ the script's own torch (2.6 and later). What it writes is described in stepscope
 """
 
 PARTS = ("values", "device", "shards", "repeats", "dtensor_lists", "streams", "groups", "memory", "experts",
-         "operators", "dtensor", "work", "ddp", "fsdp1", "sync_batch_norm", "pipeline", "loaders", "compiled", "guards", "frameworks",
-         "forced")  # fmt: skip
+         "operators", "dtensor", "work", "ddp", "fsdp1", "sync_batch_norm", "pipeline", "loaders", "compiled",
+         "guards", "frameworks", "forced")  # fmt: skip
 """Modules, each with ``begin(session)``, in the order in which they begin."""
 
 
