@@ -169,6 +169,30 @@ def test_a_script_that_takes_one_step_is_recorded_with_it(tmp_path: Path) -> Non
     assert "one-step" in {note["code"] for note in record["notes"]}
 
 
+def test_evaluation_is_no_part_of_the_step_and_a_teacher_is(tmp_path: Path) -> None:
+    record = dry_run(
+        TRAINS
+        + """
+    teacher = torch.nn.Linear(8, 2).eval()
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1) if not model.training else None)
+    for _ in range(2):
+        with torch.no_grad():
+            model.eval()
+            for _ in range(50):
+                model(torch.randn(16, 8))
+            teacher(torch.randn(4, 8))
+        model.train()
+        train([torch.randn(4, 8)])
+        assert len(calls) == 1
+    """,
+        tmp_path,
+        world=1,
+    )
+    flop = [record["operators"][row]["flop"] for row in record["order"]]
+    assert sum(flop) == 3 * (2 * 4 * 8 * 2)  # of the teacher, forward, backward
+
+
 def test_an_assertion_without_words_is_said_by_its_line(tmp_path: Path) -> None:
     failure = dry_run(TRAINS + "\n    assert 100 % 8 == 0", tmp_path, world=8)
     assert "100 % 8 == 0" in failure["text"]

@@ -14,6 +14,9 @@ NO_KERNEL = frozenset(
 READ_WHAT_THEY_WRITE = frozenset("embedding index_select gather index slice_scatter select_scatter".split())
 """Operators that read as much of their first argument as they write."""
 
+EVALUATIONS = 64
+"""Shapes of inputs for which one module is evaluated."""
+
 WRAPPED = re.compile(r"(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
 
 
@@ -33,7 +36,7 @@ class Modules:
 
     def __init__(self, session, torch):
         self.session = session
-        self.names, self.answers = {}, {}
+        self.names, self.answers, self.trained = {}, {}, {}
         self.stack = []
         self.torch = torch
         self.grad = torch.is_grad_enabled
@@ -43,7 +46,7 @@ class Modules:
         def call_module(module, *args, **kwargs):
             if session.paused:
                 return plain(module, *args, **kwargs)
-            if not (session.step or modules.stack or module.training or modules.grad()):
+            if not (modules.stack or module.training or modules.grad()) and modules.evaluates(module):
                 return modules.once(plain, module, args, kwargs)
             began = modules.push(module, args, kwargs)
             try:
@@ -56,22 +59,36 @@ class Modules:
 
         torch.nn.Module.__call__ = call_module
 
+    def evaluates(self, module):
+        """Whether a module that is called to evaluate is one that is trained: that is no part of a step. Before the first
+        step, every module."""
+        if not self.session.step:
+            return True
+        if id(module) not in self.trained:
+            stepped = {id(p) for o in self.session.optimizers for group in o.param_groups for p in group["params"]}
+            self.trained[id(module)] = any(id(parameter) in stepped for parameter in module.parameters())
+        return self.trained[id(module)]
+
     def once(self, plain, module, args, kwargs):
-        """Evaluate before the first step, once for inputs of these shapes: nothing of it is recorded."""
+        """Evaluate for inputs of these shapes once, unrecorded; after many shapes (it generates) answer as the last time."""
         from torch.utils._pytree import tree_flatten
 
+        session = self.session
         leaves, form = tree_flatten((args, kwargs))
         shapes = [
             (leaf.shape, leaf.dtype) if isinstance(leaf, self.torch.Tensor) else repr(leaf)[:80] for leaf in leaves
         ]
-        key = (id(module), str(form), str(shapes))
-        if key not in self.answers:
-            began = self.push(module, args, kwargs)
+        answers, key = self.answers.setdefault(id(module), {}), (str(form), str(shapes))
+        if key not in answers:
+            if len(answers) >= EVALUATIONS:
+                return list(answers.values())[-1]
+            session.note("evaluation", "the model is evaluated here, which is no part of the step", session.place())
+            session.paused += 1
             try:
-                self.answers[key] = plain(module, *args, **kwargs)
+                answers[key] = plain(module, *args, **kwargs)
             finally:
-                self.pop(began)
-        return self.answers[key]
+                session.paused -= 1
+        return answers[key]
 
     @property
     def path(self):
