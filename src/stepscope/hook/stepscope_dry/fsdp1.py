@@ -33,7 +33,7 @@ class Sharding:
 
     def ends(self):
         session = self.session
-        for module in list(session.parts["memory"].modules):
+        for module in list(session.parts["memory"].modules.values()):
             names = {kind.__name__ for kind in type(module).__mro__}
             if "FullyShardedDataParallel" in names:
                 policy = module.mixed_precision

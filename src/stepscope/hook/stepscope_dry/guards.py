@@ -92,6 +92,8 @@ class Guards:
     def exits(self, plain):
         def leave(code=None):
             self.session.exit_place = self.session.place()
+            if code and sys.exc_info()[1] is not None:  # somebody caught it to say it in other words
+                self.session.uncaught(*sys.exc_info())
             if isinstance(code, str):
                 self.session.fail("no-step", "the script ended itself: {}".format(code[:300]), self.session.exit_place)
             raise SystemExit(code)

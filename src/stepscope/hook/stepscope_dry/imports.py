@@ -17,8 +17,7 @@ class Waiting:
             self.functions.setdefault(name, []).append(function)
 
     def find_spec(self, name, path=None, target=None):  # the protocol of finders
-        functions = self.functions.pop(name, None)
-        if functions is None:
+        if name not in self.functions:
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
@@ -26,16 +25,16 @@ class Waiting:
                 break
         else:
             return None
-        if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = Loader(spec.loader, functions)
+        if hasattr(spec.loader, "exec_module"):
+            spec.loader = Loader(spec.loader, self.functions, name)
         return spec
 
 
 class Loader:
-    """The loader of a module, and what follows it."""
+    """The loader of a module, and what follows it. Who only asks for the module does not use it up."""
 
-    def __init__(self, loader, functions):
-        self.loader, self.functions = loader, functions
+    def __init__(self, loader, functions, name):
+        self.loader, self.functions, self.name = loader, functions, name
 
     def __getattr__(self, name):
         return getattr(self.loader, name)
@@ -46,7 +45,7 @@ class Loader:
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
-        for function in self.functions:
+        for function in self.functions.pop(self.name, ()):
             function(module)
 
 

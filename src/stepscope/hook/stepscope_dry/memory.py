@@ -46,7 +46,7 @@ class Memory:
     def __init__(self, session, torch):
         self.session, self.torch = session, torch
         self.live, self.changes, self.base, self.again, self.outputs = {}, [], [], [], []
-        self.modules = weakref.WeakSet()
+        self.modules = weakref.WeakValueDictionary()  # by id: a module may have a hash of its own
 
     def keeping(self, function):
         """Return a method of modules so that their modules are known."""
@@ -54,7 +54,7 @@ class Memory:
 
         def make(module, *args, **kwargs):
             function(module, *args, **kwargs)
-            modules.add(module)
+            modules[id(module)] = module
 
         return make
 
@@ -195,14 +195,14 @@ class Memory:
 
     def roots(self):
         """Modules that are in no other one."""
-        modules = list(self.modules)
+        modules = list(self.modules.values())
         inner = {id(child) for module in modules for child in module._modules.values()}
         return [module for module in modules if id(module) not in inner]
 
     def classify(self):
         names, optimizers = self.session.parts["modules"].names, self.session.optimizers
         module_of = {}
-        modules = list(self.modules)
+        modules = list(self.modules.values())
         for module in modules:
             for parameter in module._parameters.values():
                 if parameter is not None:

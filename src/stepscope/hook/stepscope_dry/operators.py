@@ -298,6 +298,8 @@ def mode_of(recorder):
     class Record(TorchDispatchMode):
         """Sees each operator on its way to the tensors without data."""
 
+        supports_higher_order_operators = True
+
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             if func is device_of:
                 tensor = args[0]
@@ -308,7 +310,11 @@ def mode_of(recorder):
                 if stands_for_others(kind):
                     return NotImplemented  # the operators on its parts come by themselves
             namespace = func.namespace
-            if session.paused or namespace in ("prim", "profiler") or modes(fake_key) is not session.mode:
+            if (
+                session.paused
+                or namespace in ("prim", "profiler", "higher_order")
+                or modes(fake_key) is not session.mode
+            ):
                 return func(*args, **kwargs)  # also what DTensor asks of a mode of its own: shapes
             if not types and namespace == "aten" and has_data(func, args, kwargs, recorder.tensor):
                 with no_modes():

@@ -143,10 +143,28 @@ class Session:
 
     def step_begins(self, optimizer, args, kwargs):
         if os.getpid() != self.pid or self.paused:
-            return
+            return None
         if not any(optimizer is other for other in self.optimizers):
             self.optimizers.append(optimizer)
         self.stepping.append(optimizer)
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure):
+            self.optimizer_begins(optimizer)
+            return None
+
+        def passes():
+            """The closure computes the loss and its gradients: what follows it is the optimizer's."""
+            self.phase = "other"
+            loss = closure()
+            self.optimizer_begins(optimizer)
+            return loss
+
+        return (args[0], passes, *args[2:]) if len(args) > 1 else args, {
+            **kwargs,
+            **({} if len(args) > 1 else {"closure": passes}),
+        }
+
+    def optimizer_begins(self, optimizer):
         self.phase = "optimizer"
         for part in self.parts.values():
             if hasattr(part, "optimizer_begins"):

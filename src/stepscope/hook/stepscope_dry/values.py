@@ -202,16 +202,20 @@ class Values:
 
         def dispatch_impl(mode, func, types, args, kwargs):
             constants = [one for one in args if isinstance(one, kind) and one.constant is not None]
-            if len(constants) > 1 and sum(one.numel() > 1 for one in constants) > 1 and grows(constants):
+            moved = any(isinstance(one, torch.device) and one.type != "cpu" for one in (*args, *kwargs.values()))
+            if (constants and moved) or (sum(one.numel() > 1 for one in constants) > 1 and grows(constants)):
                 values = [one.constant for one in constants]
                 for one in constants:
                     one.constant = None
                 try:
-                    return dispatch(mode, func, types, args, kwargs)
+                    out = dispatch(mode, func, types, args, kwargs)
                 finally:
                     for one, value in zip(constants, values):
                         one.constant = value
-            out = dispatch(mode, func, types, args, kwargs)
+                if not moved:
+                    return out
+            else:
+                out = dispatch(mode, func, types, args, kwargs)
             if func in drawn and out.fake_device.type == "cpu" and out.numel() <= KNOWN_ELEMENTS:
                 with no_modes():
                     return func(*args, **kwargs)
@@ -261,6 +265,24 @@ class Values:
             mode.fake_tensor_converter.set_tensor_memo(data, tensor)
             return tensor
 
+        copy = torch.Tensor.__deepcopy__
+
+        def deepcopy(tensor, memo):
+            if not isinstance(tensor, kind) and type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+                with no_modes():
+                    return copy(tensor, memo)
+            data = getattr(tensor, "constant", None)
+            if data is None:
+                return copy(tensor, memo)
+            tensor.constant = None
+            try:
+                out = copy(tensor, memo)
+            finally:
+                tensor.constant = data
+            with no_modes():
+                return know(tensor.fake_mode, out, data.clone())
+
+        torch.Tensor.__deepcopy__ = deepcopy
         converter.from_real_tensor = from_real_tensor
         fake_tensor.FakeTensorMode._dispatch_impl = dispatch_impl
 
