@@ -10,6 +10,10 @@ import benchmarks
 
 LONG = (
     "clean_runs",
+    "dry_collectives",
+    "dry_memory",
+    "dry_published",
+    "dry_run",
     "hidden_share",
     "launchers",
     "learning",

@@ -117,6 +117,7 @@ class _Bucket:
         self.flat = first.new_empty(
             sum(variable.numel() for variable in self.variables), dtype=reducer.dtype, requires_grad=False
         )
+        reducer.session.parts["memory"].name(self.flat, "buffers")
         self.views = self.views_of(self.flat)
         self.pending, self.future = 0, None
         for variable, view in zip(self.variables, self.views):
@@ -192,7 +193,7 @@ class _Reducer:
     def _make_buckets(self, buckets):
         with torch.no_grad():
             self.buckets = [_Bucket(self, number, indices) for number, indices in enumerate(buckets)]
-        self.bucket_of = {index: bucket for bucket in self.buckets for index in bucket.indices}
+        self.places = {index: (bucket, place) for bucket in self.buckets for place, index in enumerate(bucket.indices)}
 
     @property
     def _finds_unused(self):
@@ -242,9 +243,9 @@ class _Reducer:
         return (self.static or not self.find_unused) and not self.rebuilt
 
     def _ready(self, index):
-        bucket = self.bucket_of[index]
+        bucket, place = self.places[index]
         if not self.batched:
-            self._fill(bucket, bucket.indices.index(index))
+            self._fill(bucket, place)
         bucket.pending -= 1
         if not bucket.pending and self.batched:
             self._fill_at_once(bucket)
