@@ -168,7 +168,8 @@ class Groups:
 
 
 def replace(dist, c10d, name, function):
-    """Put a function in the place of one of torch.distributed, under both of its names."""
-    if hasattr(dist, name):
-        setattr(dist, name, function)
-    setattr(c10d, name, function)
+    """Put a function in the place of one of torch.distributed, under all its names: some modules have it by name already."""
+    plain = getattr(c10d, name, None)
+    for module in list(sys.modules.values()):
+        if module in (dist, c10d) or (plain is not None and getattr(module, "__dict__", {}).get(name) is plain):
+            setattr(module, name, function)
