@@ -67,6 +67,7 @@ SCRIPT = """
     for _ in range(3):
         with torch.autocast("cuda"):
             loss = model(x).square().mean()
+        F.silu(F.dropout(F.rms_norm(model.weight, (64,)), 0.1)).sum().backward()
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -93,6 +94,8 @@ def test_a_script_finds_the_gpus_asked_for(tmp_path: Path) -> None:
     flash, efficient = "FlashAttention", "EfficientAttention"
     assert said["attention"] == [flash, flash, efficient, efficient]
     assert record["device"] == "cuda"
+    made = {row["op"][5:-8] for row in record["operators"]}
+    assert {"_fused_rms_norm", "_fused_rms_norm_backward", "silu_backward", "native_dropout"} <= made
     optimizer = {row["op"] for row in record["operators"] if row["phase"] == "optimizer"}
     assert any(op.startswith("aten._foreach_addcdiv_") for op in optimizer)
     products = [row for row in record["operators"] if row["op"] in ("aten.mm.default", "aten.addmm.default")]

@@ -8,7 +8,7 @@ import collections
 import contextlib
 import types
 
-from stepscope_dry import attention, natives
+from stepscope_dry import kernels, natives
 from stepscope_dry.imports import when_imported
 
 GPU = {"name": "NVIDIA H100 80GB HBM3", "memory_bytes": 80 << 30, "capability": (9, 0), "processors": 132}
@@ -40,7 +40,7 @@ def begin(session):
     device.answer_tensors()
     device.answer_optimizers()
     device.refuse()
-    attention.begin(torch, device.gpu["capability"])
+    kernels.begin(torch, device.gpu["capability"])
 
 
 class Device:

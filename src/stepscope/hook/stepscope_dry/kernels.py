@@ -1,9 +1,13 @@
-"""Which kernel of attention a CUDA device takes: a build of torch for CPUs would compute it in parts.
+"""Which kernels a CUDA device has: a build of torch for CPUs would compute the same in parts.
 
-What is saved for the backward pass depends on it: the flash and the memory-efficient kernels keep one number a row.
+What is saved for the backward pass depends on it: the flash and the memory-efficient kernels of attention keep one number a
+row.
 """
 
 import math
+
+DEDICATED = ("_fused_rms_norm", "silu_backward", "mish_backward")
+"""Operators that have one kernel on CUDA devices, and are put together of others where a build has none for the device."""
 
 _kept = []
 
@@ -33,8 +37,15 @@ def begin(torch, capability):
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
 
+    def dedicated(*args, **kwargs):
+        raise NotImplementedError("tensors without data do not get here")
+
     library = torch.library.Library("aten", "IMPL")
     _kept.append(library)
+    for name in DEDICATED:
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        if hasattr(aten, name) and not has("aten::" + name, "CUDA"):
+            library.impl(name, dedicated, "CUDA")
     for key in ("AutogradCUDA", "CUDA"):
         library.impl("scaled_dot_product_attention", attend, key)
 
