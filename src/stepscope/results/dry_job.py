@@ -141,7 +141,8 @@ NOUNS = {"temporary": "temporary tensors", "gathered": "gathered parameters"}
 
 def what_and_where(storage: DryHeld, rank: DryRank) -> str:
     """Name what a storage holds, and the line that made it: ``activations of logits at train.py:88``."""
-    what = "logits" if is_logits(storage, rank) else storage.module or "x".join(map(str, storage.shape))
+    shape = "x".join(map(str, storage.shape)) or "small tensors"
+    what = "logits" if is_logits(storage, rank) else storage.module or shape
     return f"{NOUNS.get(storage.kind, storage.kind)} of {what}" + (f" at {storage.place}" if storage.place else "")
 
 
