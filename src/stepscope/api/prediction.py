@@ -100,6 +100,8 @@ def asked_of_dry_run(job: DryJob, question: Question, *, gpu: str | None = None)
         raise UsageError("--gpus-per-node: the script saw its nodes", fix=again)
     if question.calib is not None:
         raise UsageError("--calib: a dry run is priced by its GPU and network", fix="give --gpu and --network")
+    if job.profile is not None and (gpu or question.network or question.adapters):
+        raise UsageError(f"{job.folder} is of ranks of the host", fix=again)
     run = replace(
         job.run,
         gpu=known_gpu(gpu).key if gpu else job.run.gpu,
@@ -109,7 +111,7 @@ def asked_of_dry_run(job: DryJob, question: Question, *, gpu: str | None = None)
     worlds = tuple(job.worlds) if question.gpus is None else tuple(question.gpus)
     if missing := [world for world in worlds if world not in job.worlds]:
         raise UsageError(f"{job.folder} has no step of {counted(missing[0], 'GPU')}", fix=f"{again}, with --gpus")
-    return replace(job, run=run, ranks=tuple(rank for rank in job.ranks if rank.world_size in worlds))
+    return replace(job, run=run, ranks=tuple(rank for rank in job.ranks if rank.world_size in worlds or job.profile))
 
 
 def answered_dry_run(job: DryJob, other: DryJob | None = None) -> Answer:

@@ -25,9 +25,11 @@ from stepscope.report.views import dry_run as dry_views
 from stepscope.results.dry_changes import worth_trying
 from stepscope.results.dry_job import DryJob, read_dry_job, speed
 from stepscope.store.layout import DryLayout
+from stepscope.store.writer import write_record
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.predict import Predict
+    from stepscope.traces.events import RankTrace
 
 _EXAMPLE = (
     "stepscope predict --gpus 8,64 --gpu h100-sxm --network infiniband-ndr -- torchrun --nproc-per-node 8 train.py"
@@ -38,25 +40,29 @@ def run(options: Predict) -> int:
     """Run the script on each world and print; the exit code. Raises StepscopeError."""
     if not options.command:
         raise UsageError("no command after `--`", fix=_EXAMPLE)
+    what = parse_dry_what_if(options.what_if)
+    trace = _profiled_host(options, what)
     for name in ("gpu", "gpus"):
-        if getattr(options, name) is None:
+        if getattr(options, name) is None and (name == "gpus" or trace is None):
             raise UsageError(
                 f"--{name} is missing", why="a script alone does not say what it will run on", fix=_EXAMPLE
             )
-    what = parse_dry_what_if(options.what_if)
-    gpu = known_gpu(str(options.gpu))
+    if options.calib is not None and trace is None:
+        raise UsageError("--calib: GPUs are priced by their network", fix="give --network, or a profile of the host")
+    gpu = known_gpu(str(options.gpu)) if trace is None else None
+    worlds = parse_gpus(str(options.gpus))
     asked = DryRun(
         command=tuple(options.command),
         folder=str(Path.cwd()),
         argv=typed(),
-        gpus=parse_gpus(str(options.gpus)),
+        gpus=tuple(worlds) if trace is None else tuple(sorted({trace.meta.world_size or 1, *worlds})),
         ranks_per_node=options.gpus_per_node,
-        gpu=gpu.key,
+        gpu=None if gpu is None else gpu.key,
         network=options.network,
         adapters=options.adapters,
     )
     job = DryJob(folder=Path(), run=asked, ranks=())
-    for one in (job, replace(job, what=what.priced)):
+    for one in (job, replace(job, what=what.priced)) if gpu else ():
         one.cluster(max(asked.gpus))  # a mistake starts nothing
     layout = DryLayout(options.output or default_run_dir(f"dry-{name_of_command(options.command)}"))
     settings = DrySettings(gpu=gpu, batch_from=options.batch_from, timeout_s=options.timeout)
@@ -68,6 +74,8 @@ def run(options: Predict) -> int:
                 log(f"    {line}")
         if len({failure.world_size for failure in done.failures}) == len(done.gpus):
             raise error_of(done.failures[0])
+        if trace is not None:
+            _write_profile(layout, trace, options)
         changes = [what.forced] if what.forced else worth_trying(read_dry_job(layout.root))
         for number, changed in enumerate(changes, 1):
             log("again with " + ", ".join(f"{key}={value}" for key, value in changed.items()))
@@ -90,6 +98,36 @@ def _interrupts_said(layout: DryLayout) -> Iterator[None]:
         ) from None
 
 
+def _profiled_host(options: Predict, what: DryWhatIf) -> RankTrace | None:
+    """Return the trace of --calibrate where that is of ranks of the host, which are asked about then; None for GPUs. Raises
+    StepscopeError."""
+    if options.calibrate is None or options.gpu is not None:
+        return None
+    from stepscope.results.dry_host import of_host, profiled_rank
+
+    trace = profiled_rank(options.calibrate)
+    if not of_host(trace):
+        return None
+    if options.calib is None:
+        raise UsageError(
+            "--calib is missing",
+            why=f"{options.calibrate} computes on the host, and what its ranks send costs what their network does",
+            fix="stepscope comm --ranks 2 -o COMM, stepscope calibrate COMM, then --calib COMM/calib.json",
+        )
+    if what.compiled or what.priced.gpu or what.priced.link or options.network or options.adapters:
+        raise UsageError(f"{options.calibrate} computes on the host: no GPU or link of one is asked about")
+    return trace
+
+
+def _write_profile(layout: DryLayout, trace: RankTrace, options: Predict) -> None:
+    from stepscope.results.dry_host import read_profile
+
+    assert options.calibrate is not None
+    assert options.calib is not None
+    ranks = read_dry_job(layout.root).ranks
+    write_record(layout.profile, read_profile(options.calibrate, trace, ranks, options.calib))
+
+
 def _otherwise(job: DryJob, what: DryWhatIf) -> DryJob | None:
     """Return the job with what is asked to be other; None where nothing is. Raises UsageError where that has no step."""
     if not what.asked:
@@ -101,7 +139,7 @@ def _otherwise(job: DryJob, what: DryWhatIf) -> DryJob | None:
 
 
 def _tell(outcome: DryRank | DryFailure, seconds: float) -> None:
-    where = f"{counted(outcome.world_size, 'GPU')}, rank {outcome.rank}"
+    where = f"world of {outcome.world_size}, rank {outcome.rank}"
     if isinstance(outcome, DryFailure):
         log(f"{where}: {failure_words(outcome)}", "red")
     else:
@@ -141,7 +179,7 @@ def run_folder(path: Path, options: Predict) -> int:
 
 def _calibrated(job: DryJob, options: Predict) -> DryJob:
     """Return the job with the operators of --calibrate, where it is given. Raises DataError."""
-    if options.calibrate is None:
+    if options.calibrate is None or job.profile is not None:
         return job
     from stepscope.results.dry_calibration import calibrated_job
 

@@ -47,7 +47,8 @@ _NOTES = {
 def headline(job: DryJob) -> str:
     """Say whether it fits, how fast it is: one sentence on the largest world."""
     step = job.largest
-    return f"{job.name} on {step.ranks} x {gpu_name(step)}: {fit_words(job)}; {time_words(step)}"
+    where = f"{step.ranks} x {gpu_name(step)}" if step.unit == "GPU" else counted(step.ranks, "rank")
+    return f"{job.name} on {where}: {fit_words(job)}; {time_words(step)}"
 
 
 def gpu_name(step: DryStep) -> str:
@@ -70,10 +71,8 @@ def fit_words(job: DryJob) -> str:
 def time_words(step: DryStep) -> str:
     """Say what the step takes, and what that is in a second."""
     one = "if it did, " if step.memory.verdict == "too large" else ""
-    return (
-        f"{one}{speed(step):,.0f} {unit_of([step])}/s, step {format_duration(step.step_ns)}, MFU {format_percent(step.mfu)}"
-        f" ({step.precision})"
-    )
+    mfu = "" if step.mfu is None else f", MFU {format_percent(step.mfu)} ({step.precision})"
+    return f"{one}{speed(step):,.0f} {unit_of([step])}/s, step {format_duration(step.step_ns)}{mfu}"
 
 
 def tone(step: DryStep) -> Literal["problem", "warning", "good"]:
@@ -103,7 +102,8 @@ def also(job: DryJob) -> Iterator[str]:
     steps = list(job.steps.values())
     if len(steps) > 1:
         share = format_percent(efficiency(steps[-1], steps[0]))
-        yield f"a GPU of {steps[-1].ranks} is {share} as fast as one of {steps[0].ranks}"
+        one = "a GPU" if steps[0].unit == "GPU" else "a rank"
+        yield f"{one} of {steps[-1].ranks} is {share} as fast as one of {steps[0].ranks}"
     unfit = [str(step.ranks) for step in steps[:-1] if step.memory.verdict == "too large"]
     if unfit:
         yield f"does not fit on {listed(unfit)} GPUs"
@@ -120,12 +120,14 @@ def reasons(job: DryJob) -> Iterator[str]:
     step = job.largest
     share = format_percent(limit_ns(step) / step.step_ns)
     recomputes = any(row.recomputed for rank in job.worlds[step.ranks] for row in rank.operators)
-    again = f"; HFU {format_percent(step.hfu)}: activations are computed again" if recomputes else ""
+    hfu = "" if step.hfu is None else f"HFU {format_percent(step.hfu)}: "
+    again = f"; {hfu}activations are computed again" if recomputes else ""
     yield f"limited by {KERNEL.get(step.limit, step.limit)}, {share} of the step{again}"
     if step.comm_ns:
         hidden = max(0.0, 1 - step.exposed_ns / step.comm_ns)
         first = step.traffic[0]
-        where = f"over {first.domains} nodes" if first.domains > 1 else "in a node"
+        node = "in a node" if step.unit == "GPU" else "of the host"
+        where = f"over {first.domains} nodes" if first.domains > 1 else node
         yield (
             f"communication {format_duration(step.comm_ns)}, {format_percent(hidden)} of it hidden; most: {first.calls} "
             f"{first.op}, {format_bytes(first.size_bytes)} together, among {first.ranks} ranks {where}"

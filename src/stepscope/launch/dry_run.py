@@ -57,10 +57,10 @@ print(json.dumps({k: v for k, v in prepare_multi_gpu_env(args).items() if before
 
 @record
 class DrySettings:
-    """gpu: that the script is told it runs on. batch_from: a file with the first batch; None: of the script's loader.
-    timeout_s: what one rank may take."""
+    """gpu: that the script is told it runs on; None: it finds the host alone. batch_from: a file with the first batch; None:
+    of the script's loader. timeout_s: what one rank may take."""
 
-    gpu: Accelerator
+    gpu: Accelerator | None
     batch_from: Path | None = None
     timeout_s: float = TIMEOUT_S
 
@@ -78,7 +78,7 @@ def dry_run(
     check_program(program.words)
     if settings.batch_from is not None and not settings.batch_from.is_file():
         raise UsageError(f"--batch-from {settings.batch_from}: no such file")
-    per_node = run.ranks_per_node or program.ranks or settings.gpu.node
+    per_node = run.ranks_per_node or program.ranks or (settings.gpu.node if settings.gpu else max(run.gpus))
     if odd := next((world for world in run.gpus if world > per_node and world % per_node), None):
         raise UsageError(
             f"{odd} GPUs do not fill nodes of {per_node}",
@@ -134,7 +134,7 @@ class _Rank:
             "world": world,
             "rank": rank,
             "ranks_per_node": local,
-            "device": {"name": gpu.name, "memory_bytes": gpu.total_bytes, "capability": _capability(gpu)},
+            "device": gpu and {"name": gpu.name, "memory_bytes": gpu.total_bytes, "capability": _capability(gpu)},
             "batch_from": None if settings.batch_from is None else str(settings.batch_from.resolve()),
             "changes": dict(run.changes),
             "limit_s": settings.timeout_s,

@@ -60,6 +60,7 @@ KINDS: dict[type, tuple[str, int]] = {
     dry_run.DryRun: ("dry_run", 1),
     dry_run.DryRank: ("dry_rank", 1),
     dry_run.DryFailure: ("dry_failure", 1),
+    dry_run.DryProfile: ("dry_profile", 1),
 }
 """Kind and current version of every record that has a file of its own."""
 

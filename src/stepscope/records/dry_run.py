@@ -12,6 +12,7 @@ from dataclasses import field
 from typing import Literal
 
 from stepscope.core.dataclass import record
+from stepscope.records.calibration import Calibration
 
 MemoryKind = Literal["parameters", "gradients", "optimizer", "activations", "gathered", "buffers", "temporary"]
 MEMORY_KINDS: tuple[MemoryKind, ...] = (
@@ -187,6 +188,32 @@ class DryRank:
 
 
 @record
+class ProfiledOperator:
+    """Calls of one operator on inputs of these shapes (JSON, as the profiler writes them), with what is inside of them."""
+
+    name: str
+    shapes: str
+    calls: int
+    time_ns: int
+
+
+@record
+class DryProfile:
+    """What a profile of the same script measured on one rank of the host: ranks of the host are priced by it.
+
+    world_size: of the profiled job. parts: ns of its steps without the
+    profiler, less waiting for communication, by key of records/parts.py. network: what collectives cost between the ranks.
+    """
+
+    source: str
+    world_size: int
+    operators: tuple[ProfiledOperator, ...]
+    parts: Mapping[str, float]
+    network: Calibration
+    memory_bytes: int
+
+
+@record
 class DryFailure:
     """Why a world has no step. reason: ``raised``, ``no-step``, ``world``, ``unsupported``, ``needs-data``, ``timeout`` ..;
     place: the script's line."""
@@ -202,7 +229,8 @@ class DryFailure:
 @record
 class DryRun:
     """dryrun.json. command: as typed. gpus: worlds asked for; ranks_per_node: None: not stated. failures: worlds without a
-    step. gpu, network, adapters: what it is priced on, keys of the hardware tables. changes: what the wrappers were made to
+    step. gpu, network, adapters: what it is priced on, keys of the hardware tables; gpu is
+    None of ranks of the host (DryProfile). changes: what the wrappers were made to
     do otherwise (``bucket``: bytes, ``reshard``)."""
 
     command: tuple[str, ...]

@@ -348,8 +348,9 @@ class DryStep:
 
     parts: by key of records/parts.py (``communication``: exposed; ``idle``: the device waits for the host;
     ``bubble``: for other stages of a pipeline, and their messages); they sum to
-    step_ns. comm_ns: collectives one after the other. mfu: model FLOP over the peak; hfu: all that are computed. limit:
-    the largest part, or kind of kernel. rests_on: what the time comes from, in words.
+    step_ns. comm_ns: collectives one after the other. mfu: model FLOP over the peak; hfu: all that are computed;
+    None: the host computes (gpu: ``cpu``). limit: the largest part, or kind of kernel. rests_on: what the time comes
+    from, in words.
     """
 
     ranks: int
@@ -363,8 +364,8 @@ class DryStep:
     kernels: tuple[DryKernels, ...]
     traffic: tuple[DryTraffic, ...]
     comm_ns: float
-    mfu: float
-    hfu: float
+    mfu: float | None
+    hfu: float | None
     precision: str
     samples_per_s: float | None
     tokens_per_s: float | None
@@ -372,6 +373,11 @@ class DryStep:
     limit: str
     rests_on: str
     notes: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """The unit that is counted: GPU | rank (of the host)."""
+        return "GPU" if self.mfu is not None else "rank"
 
     @property
     def exposed_ns(self) -> float:

@@ -8,11 +8,11 @@ from pathlib import Path
 from stepscope.core.errors import DataError, Unavailable
 from stepscope.core.units import format_percent
 from stepscope.machine.peaks import find
-from stepscope.predict.dry.measured import calibrated
+from stepscope.predict.dry.measured import calibrated, kernel_name, names_in
 from stepscope.predict.dry.step import Pricing
+from stepscope.results.dry_host import profiled_rank
 from stepscope.results.dry_job import DryJob
 from stepscope.traces.events import RankView
-from stepscope.traces.load import load_traces
 from stepscope.traces.operators import rows_by_shapes
 
 LEAST = 0.5
@@ -22,8 +22,9 @@ LEAST = 0.5
 def calibrated_job(job: DryJob, profile: Path) -> tuple[DryJob, str]:
     """Return the job with its operators as measured, and what that rests on. Raises DataError where the profile measures too
     few of them."""
-    trace = load_traces(profile).ranks[0]
-    rows = rows_by_shapes(RankView(trace))
+    trace = profiled_rank(profile)
+    called = {kernel_name(row.op) for rank in job.ranks for row in rank.operators}
+    rows = rows_by_shapes(RankView(trace), names_in(called))
     if not rows:
         raise DataError(
             f"{profile}: no operator has the shapes of its inputs",

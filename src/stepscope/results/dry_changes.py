@@ -80,7 +80,9 @@ def forced_words(key: str, value: str) -> str:
 
 
 def _priced(job: DryJob) -> Iterator[DryChange]:
-    """Yield what the recorded operators say otherwise priced."""
+    """Yield what the recorded operators say otherwise priced: of the host, nothing was measured otherwise."""
+    if job.profile is not None:
+        return
     world = job.largest.ranks
     if not any(rank.compiled for rank in job.worlds[world]):
         yield _change_of(job, "torch.compile(model)", "priced", replace(job, compiled=True).priced(world))

@@ -13,16 +13,18 @@ from stepscope.core.errors import DataError
 from stepscope.core.words import grouped
 from stepscope.predict.collectives.choose import known_gpu
 from stepscope.predict.collectives.machine import find_fabric
+from stepscope.predict.dry.host import HostPricing
 from stepscope.predict.dry.lanes import lanes
 from stepscope.predict.dry.pipeline import predict_world
 from stepscope.predict.dry.step import Pricing
 from stepscope.predict.step.alternatives import changed_cluster
 from stepscope.predict.step.layout import Cluster
 from stepscope.predict.what_if import WhatIf
-from stepscope.records.dry_run import DryHeld, DryOperator, DryRank, DryRun
+from stepscope.records.dry_run import DryHeld, DryOperator, DryProfile, DryRank, DryRun
 from stepscope.records.prediction import DryLanes, DryStep
+from stepscope.results.dry_host import host_pricing
 from stepscope.store.layout import DryLayout
-from stepscope.store.reader import read_record
+from stepscope.store.reader import read_if_there, read_record
 
 CHANGING = ("activations", "gathered", "temporary", "gradients", "buffers")
 """Kinds of memory that a change of the step can spare."""
@@ -31,8 +33,8 @@ CHANGING = ("activations", "gathered", "temporary", "gradients", "buffers")
 @dataclass(frozen=True)
 class DryJob:
     """A dry run as its folder holds it. ranks: by world, then rank. what: what is priced otherwise; compiled: as if all of
-    the model were given to torch.compile. kernel_ns: of operators that were measured. others: the same script with its
-    wrappers forced otherwise."""
+    the model were given to torch.compile. kernel_ns: of operators that were measured. profile: of ranks of the host.
+    others: the same script with its wrappers forced otherwise."""
 
     folder: Path
     run: DryRun
@@ -40,6 +42,7 @@ class DryJob:
     what: WhatIf = field(default_factory=WhatIf)
     compiled: bool = False
     kernel_ns: Callable[[DryOperator], float] | None = None
+    profile: DryProfile | None = None
     others: tuple[DryJob, ...] = ()
 
     @property
@@ -75,9 +78,16 @@ class DryJob:
     def priced(self, world: int) -> DryStep:
         """Return the step of a world."""
         ranks = [replace(rank, compiled=("",)) if self.compiled else rank for rank in self.worlds[world]]
-        return predict_world(ranks, self._pricing(world))
+        pricing = self._pricing(world)
+        if isinstance(pricing, Pricing):
+            return predict_world(ranks, pricing)
+        if ranks[0].pipeline is not None:
+            raise DataError(f"{self.folder}: a pipeline on ranks of the host is not priced", fix="give a GPU: --gpu")
+        return pricing.whole(ranks[0])
 
-    def _pricing(self, world: int) -> Pricing:
+    def _pricing(self, world: int) -> Pricing | HostPricing:
+        if self.profile is not None:
+            return host_pricing(self.profile, self.ranks, overlap=self.what.overlap is not None)
         return Pricing(cluster=self.cluster(world), kernel_ns=self.kernel_ns, overlap=self.what.overlap is not None)
 
     @cached_property
@@ -105,12 +115,13 @@ def read_dry_job(folder: Path) -> DryJob:
     """Return the dry run in ``folder``. Raises DataError."""
     layout = DryLayout(folder)
     run = read_record(layout.record, DryRun)
-    job = DryJob(
-        folder=folder,
-        run=run,
-        ranks=tuple(read_record(path, DryRank) for path in layout.ranks()),
-        others=tuple(read_dry_job(path) for path in layout.others()),
-    )
+    profile = read_if_there(layout.profile, DryProfile)
+    ranks = tuple(read_record(path, DryRank) for path in layout.ranks())
+    others = tuple(read_dry_job(path) for path in layout.others())
+    if profile is not None:  # what its ranks call is needed to read it
+        own = tuple(rank for rank in ranks if rank.world_size == profile.world_size)
+        others = tuple(replace(other, profile=profile, ranks=(*other.ranks, *own)) for other in others)
+    job = DryJob(folder=folder, run=run, ranks=ranks, profile=profile, others=others)
     if not job.worlds and not run.failures:
         raise DataError(f"{folder}: no world in it has a step", why="the dry run was stopped", fix="run it again")
     return job

@@ -208,12 +208,14 @@ class DryLayout:
     """The output folder of a dry run; ``hook/stepscope_dry`` writes ranks and failures by the same names.
 
     rank, failure, log: of one rank of a world: what it recorded (DryRank), why it has no step (DryFailure), and what the
-    script printed. others: folders of the same script with its wrappers forced otherwise.
+    script printed. others: folders of the same script with its wrappers forced otherwise. profile: of ranks of the host,
+    what was measured on one (DryProfile).
     """
 
     root: Path
 
     record = _At("dryrun.json")
+    profile = _At("profiled.json")
     control = _At(".stepscope")
     ranks = _Sorted(".stepscope/world-*-rank-??????.json")
     others = _Sorted("other-*")

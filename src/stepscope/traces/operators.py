@@ -383,34 +383,38 @@ def operator_table(view: RankView) -> OperatorTable | None:
     )
 
 
-def rows_by_shapes(view: RankView) -> tuple[OperatorRow, ...]:
-    """Return the rank's operators by name and shapes of their inputs, most own time first; none without recorded shapes."""
+def rows_by_shapes(view: RankView, seen: Callable[[str], bool]) -> tuple[OperatorRow, ...]:
+    """Return the rank's operators whose names are ``seen``, by name and shapes of their inputs, with what is inside of them;
+    none with another around it, and none without recorded shapes."""
     events, launches, links = view.events, launches_of(view), links_of(view)
     tree = links.nest
-    with_shapes = np.flatnonzero(events.shape[tree.index] != NONE) if len(events.shapes) else np.zeros(0, np.int64)
-    if not len(with_shapes):
+    names = np.array([seen(name) for name in events.names], dtype=bool)
+    chosen = names[events.name[tree.index]] if len(tree) and len(events.shapes) else np.zeros(0, dtype=bool)
+    if not chosen.any():
         return ()
+    outer = tree.outermost_of(np.where(chosen, 0, 1 + np.arange(len(tree))))
+    rows = np.flatnonzero(chosen & outer & (events.shape[tree.index] != NONE))
     device = events.is_device[launches.of]
     owned = device & (links.owner != NONE)
     launched_ns = sums(links.owner[owned], events.dur_ns[launches.of][owned], len(tree))
-    launched = np.bincount(links.owner[owned], minlength=len(tree))
-    index = tree.index[with_shapes]
-    many = len(events.shapes)
+    launched = np.bincount(links.owner[owned], minlength=len(tree)).astype(np.int64)
+    index, many = tree.index[rows], len(events.shapes)
     used, labels = np.unique(events.name[index].astype(np.int64) * many + events.shape[index], return_inverse=True)
-    figures = [
-        sums(labels, values[with_shapes], len(used))
-        for values in (tree.self_ns, launched_ns, launched.astype(np.int64))
-    ]
+    own, whole, on_device, events_there = (
+        sums(labels, values[rows], len(used))
+        for values in (
+            tree.self_ns, tree.ends - tree.starts, tree.subtree_sums(launched_ns), tree.subtree_sums(launched)
+        )
+    )  # fmt: skip
     calls = np.bincount(labels, minlength=len(used))
-    order = np.lexsort((used, -figures[0], -figures[1]))
     return tuple(
         OperatorRow(
             rank=view.rank, name=events.names[int(used[i]) // many], shapes=events.shapes[int(used[i]) % many].dims,
-            calls=int(calls[i]), host_total_ns=int(figures[0][i]), host_self_ns=int(figures[0][i]),
-            device_total_ns=int(figures[1][i]), device_self_ns=int(figures[1][i]), device_events=int(figures[2][i]),
+            calls=int(calls[i]), host_total_ns=int(whole[i]), host_self_ns=int(own[i]),
+            device_total_ns=int(on_device[i]), device_self_ns=int(on_device[i]), device_events=int(events_there[i]),
             flop=None,
         )
-        for i in order.tolist()
+        for i in np.lexsort((used, -whole, -on_device)).tolist()
     )  # fmt: skip
 
 

@@ -144,3 +144,14 @@ def test_a_collective_beside_computation_is_waited_for_where_the_script_waits_an
     assert record["settings"] == {"float32_matmul_precision": "high"}
     calls = record["calls"]
     assert [(call["op"], call["waited"] - call["at"]) for call in calls] == [("all_gather", 1), ("reduce_scatter", 2)]
+
+
+def test_on_the_host_a_collective_that_is_not_asynchronous_holds_up_its_thread_whatever_the_stream(
+    tmp_path: Path,
+) -> None:
+    record = dry_run(FSDP2.replace('"nccl"', '"gloo"'), tmp_path, world=4, device=None)
+    assert {call["op"]: call["waited"] - call["at"] for call in record["calls"]} == {
+        "all_gather": 0,
+        "reduce_scatter": 0,
+    }
+    assert record["device"] == "cpu"

@@ -26,7 +26,7 @@ class Predict(Options):
         "-- COMMAND...",
         default=None,
         after=True,
-        only="output gpus gpu gpus_per_node network adapters what_if calibrate batch_from timeout memory chart json",
+        only="output gpus gpu gpus_per_node network adapters what_if calib calibrate batch_from timeout memory chart json",
     )
     from_: Path | None = option(
         "Predict this measured job on more GPUs: a run of bench, traces, a profile; or show a dry run again.",
@@ -47,7 +47,8 @@ class Predict(Options):
         needs="command",
     )
     calibrate: Path | None = option(
-        "Take the efficiencies of operators from this profile of the same script on one device.", "PROFILE"
+        "Take the times of operators from this profile of the same script on one device, or on one rank of the host.",
+        "PROFILE",
     )
     model: str | None = option(
         "A named model (llama3-8b), or its dimensions: FILE.yaml, config.json.",

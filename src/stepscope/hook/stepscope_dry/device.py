@@ -27,6 +27,8 @@ VERSIONS = {"cuda": "12.8", "cudnn": 91002, "nccl": (2, 27, 3)}
 def begin(session):
     import torch
 
+    if session.on_host:
+        return
     why_not = natives.begin()
     if why_not is not None:
         session.note("no-device", "torch {} cannot have CUDA tensors here ({}): the script sees a CPU".format(

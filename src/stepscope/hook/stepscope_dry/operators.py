@@ -245,7 +245,7 @@ class Recorder:
         for tensor in (*results, *tensors_in([out], self.tensor)):
             self.outputs[storage_key(tensor)] = number
         self.calls.append(call)
-        if blocks and session.parts["streams"].current() is session.parts["streams"].main:
+        if blocks and (session.on_host or session.parts["streams"].current() is session.parts["streams"].main):
             self.waits_for((number,))
         return True
 

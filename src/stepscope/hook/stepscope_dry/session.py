@@ -43,6 +43,7 @@ class Session:
         self.rank, self.world = options["rank"], options["world"]
         self.local = options.get("ranks_per_node") or min(self.world, 8)
         self.last = options.get("last_step", 2)
+        self.on_host = options.get("device", True) is None
         self.folder = os.environ.get("PWD") or os.getcwd()
         self.phase = "before"
         self.step = self.micro_steps = self.paused = 0

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from stepscope.predict.dry.host import HostPricing
 from stepscope.predict.dry.step import Pricing, TimedRank, in_order
 from stepscope.records.dry_run import DryRank
 from stepscope.records.prediction import DryLanes, DrySpan
@@ -14,7 +15,7 @@ APART = 1e-3
 """Share of the step: kernels of one phase that are closer than this are one span."""
 
 
-def lanes(rank: DryRank, pricing: Pricing) -> DryLanes | None:
+def lanes(rank: DryRank, pricing: Pricing | HostPricing) -> DryLanes | None:
     """Return the lanes of a rank; None of one with stages of a pipeline, and where all communication is taken to hide."""
     if rank.pipeline is not None or pricing.overlap or not rank.order:
         return None

@@ -52,8 +52,8 @@ def predict_world(ranks: Sequence[DryRank], pricing: Pricing) -> DryStep:
         steps[busy.index(max(busy))],
         samples_per_s=steps[0].samples_per_s,  # the first stage alone is given the batch
         tokens_per_s=steps[0].tokens_per_s,
-        hfu=mean(step.hfu for step in steps),
-        mfu=mean(step.mfu for step in steps),
+        hfu=mean(step.hfu or 0.0 for step in steps),
+        mfu=mean(step.mfu or 0.0 for step in steps),
         memory=max((step.memory for step in steps), key=lambda fit: fit.needs_bytes),
     )
 

@@ -90,10 +90,10 @@ class Pricing:
         low, high = reach_at(c, cluster.gpus)
         unseen = c.range is not None and cluster.gpu.key not in c.range.accelerators
         wide = EXTRAPOLATED if unseen else 1.0
-        flop, calls = _flop(rank), Counter(rank.order)
+        flop, calls = flop_of(rank), Counter(rank.order)
         precision = _precision(rank, tf32=uses_tf32(rank))
         peak = Roofline(cluster.gpu, c).specified(precision) * step / 1e9
-        replicas = cluster.gpus // prod(n for axis, n in rank.mesh.items() if axis in SAME_DATA)
+        replicas = cluster.gpus // same_data(rank)
         return DryStep(
             ranks=cluster.gpus,
             rank=rank.rank,
@@ -103,8 +103,8 @@ class Pricing:
             low_ns=step / high**wide,
             high_ns=step / low**wide,
             parts=parts,
-            kernels=_kernels(clocks, flop),
-            traffic=_traffic(rank, cluster, timed.prices),
+            kernels=kernels_of(clocks, flop),
+            traffic=traffic_of(rank, cluster.domains_of, timed.prices),
             comm_ns=timed.played.comm_ns,
             mfu=sum(model_flop(row) * calls[i] for i, row in enumerate(rank.operators)) / peak,
             hfu=sum(flop.values()) / peak,
@@ -112,7 +112,7 @@ class Pricing:
             samples_per_s=None if rank.samples is None else rank.samples * replicas / step * 1e9,
             tokens_per_s=None if rank.tokens is None else rank.tokens * replicas / step * 1e9,
             memory=fit(rank, cluster, c),
-            limit=_limit(parts, clocks),
+            limit=limit_of(parts, clocks),
             rests_on=c.name,
             notes=(
                 *cluster.whole.notes,
@@ -160,7 +160,7 @@ def parts_of(timed: TimedRank) -> dict[str, float]:
     return dict(parts)
 
 
-def _flop(rank: DryRank) -> dict[tuple[str, str], float]:
+def flop_of(rank: DryRank) -> dict[tuple[str, str], float]:
     """FLOP that are computed, by phase and kind."""
     total: dict[tuple[str, str], float] = defaultdict(float)
     for index, count in Counter(rank.order).items():
@@ -179,7 +179,7 @@ def _precision(rank: DryRank, *, tf32: bool) -> str:
     return max(by, key=lambda precision: by[precision], default="fp32")
 
 
-def _kernels(clocks: Clocks, flop: dict[tuple[str, str], float]) -> tuple[DryKernels, ...]:
+def kernels_of(clocks: Clocks, flop: dict[tuple[str, str], float]) -> tuple[DryKernels, ...]:
     """Return the kernels by phase and kind, longest first."""
     rows = [
         DryKernels(phase=key[0], kind=key[1], launches=clocks.launches[key], time_ns=ns, flop=flop.get(key, 0.0))
@@ -188,7 +188,9 @@ def _kernels(clocks: Clocks, flop: dict[tuple[str, str], float]) -> tuple[DryKer
     return tuple(sorted(rows, key=lambda row: -row.time_ns))
 
 
-def _traffic(rank: DryRank, cluster: Cluster, prices: list[PricedCall]) -> tuple[DryTraffic, ...]:
+def traffic_of(
+    rank: DryRank, domains_of: Callable[[tuple[int, ...]], int], prices: list[PricedCall]
+) -> tuple[DryTraffic, ...]:
     """Return the collectives by operation and group, longest first."""
     sums: dict[tuple[str, int], list[float]] = defaultdict(lambda: [0, 0, 0.0])
     for call, price in zip(rank.calls, prices, strict=True):
@@ -204,7 +206,7 @@ def _traffic(rank: DryRank, cluster: Cluster, prices: list[PricedCall]) -> tuple
                 op=op,
                 axis=group.axis,
                 ranks=len(group.ranks),
-                domains=cluster.domains_of(group.ranks),
+                domains=domains_of(group.ranks),
                 calls=int(count),
                 size_bytes=int(size),
                 time_ns=ns,
@@ -213,19 +215,30 @@ def _traffic(rank: DryRank, cluster: Cluster, prices: list[PricedCall]) -> tuple
     return tuple(sorted(rows, key=lambda row: -row.time_ns))
 
 
+def same_data(rank: DryRank) -> int:
+    """Count the ranks that are given the same batch."""
+    return prod(n for axis, n in rank.mesh.items() if axis in SAME_DATA)
+
+
 def fit(rank: DryRank, cluster: Cluster, c: StepCalibration) -> DryFit:
     """Lay the peak beside what the device has."""
+    return fit_in(rank, cluster.gpu.total_bytes, base_bytes=c.base_bytes, fragmentation=c.fragmentation)
+
+
+def fit_in(rank: DryRank, device_bytes: int, *, base_bytes: float, fragmentation: float) -> DryFit:
+    """Lay the peak beside what there is. fragmentation: what is reserved over what moves."""
     by_kind: dict[str, int] = dict(zip(MEMORY_KINDS, rank.memory.peak, strict=True))
     moving = sum(size for kind, size in by_kind.items() if kind not in ("parameters", "optimizer"))
-    slack = (c.fragmentation - 1) * moving
-    needs, device = sum(by_kind.values()) + c.base_bytes + slack, cluster.gpu.total_bytes
+    slack = (fragmentation - 1) * moving
+    needs = sum(by_kind.values()) + base_bytes + slack
     return DryFit(
-        by_kind=by_kind, base_bytes=c.base_bytes, slack_bytes=slack, device_bytes=device, place=rank.memory.peak_place,
-        verdict="fits" if needs <= MEMORY_LIMIT * device else "tight" if needs <= device else "too large",
+        by_kind=by_kind, base_bytes=base_bytes, slack_bytes=slack, device_bytes=device_bytes,
+        place=rank.memory.peak_place,
+        verdict="fits" if needs <= MEMORY_LIMIT * device_bytes else "tight" if needs <= device_bytes else "too large",
     )  # fmt: skip
 
 
-def _limit(parts: dict[str, float], clocks: Clocks) -> str:
+def limit_of(parts: dict[str, float], clocks: Clocks) -> str:
     """Name the largest of communication, the host, the optimizer and the kinds of kernels."""
     kinds: dict[str, float] = defaultdict(float)
     for (phase, kind), ns in clocks.busy_ns.items():

@@ -81,6 +81,11 @@ def _rows(dry: Sequence[DryJob]) -> list[_Row]:
     return [(job, step) for job in dry for step in job.steps.values()]
 
 
+def _units(dry: Sequence[DryJob]) -> str:
+    """Name what is counted: GPUs, or ranks of the host."""
+    return "ranks" if dry and dry[0].profile is not None else "GPUs"
+
+
 def dry_steps_table(dry: Sequence[DryJob]) -> Table:
     """Return the table: one row a number of GPUs."""
     rows = _rows(dry)
@@ -103,11 +108,11 @@ def dry_steps_table(dry: Sequence[DryJob]) -> Table:
         "The step on each number of GPUs",
         rows,
         *([group_column("job", "", "0.name")] if len(dry) > 1 else []),
-        lead_column("gpus", "GPUs", "1.ranks", number),
+        lead_column("gpus", _units(dry), "1.ranks", number),
         Column("step_ns", "step", "1.step_ns", duration),
         Column("interval_ns", "80% interval", interval, unit="ns", drop=2),
         Column(f"{unit}_per_s", f"{unit}/s", lambda row: speed(row[1]), number),
-        Column("per_gpu", "per GPU", lambda row: per_gpu(row[1]), number),
+        Column("per_gpu", f"per {_units(dry)[:-1]}", lambda row: per_gpu(row[1]), number),
         Column("efficiency", "efficiency", efficient, percent, short="eff"),
         Column("mfu", "MFU", "1.mfu", percent),
         Column("hfu", "HFU", "1.hfu", percent, drop=3),
@@ -126,7 +131,10 @@ def dry_steps_table(dry: Sequence[DryJob]) -> Table:
             size,
         ),
         Column("limit", "limited by", lambda row: KERNEL.get(row[1].limit, row[1].limit), drop=1),
-        footnotes=("efficiency: speed of a GPU against the fewest; MFU: the model's FLOP, HFU: all that are computed",),
+        footnotes=(
+            f"efficiency: speed of a {_units(dry)[:-1]} against the fewest; MFU: the model's FLOP, HFU: all that are "
+            "computed",
+        ),
     )
 
 
@@ -140,7 +148,7 @@ def dry_parts_table(dry: Sequence[DryJob]) -> Table:
             ns = step.parts.get(key, 0.0)
             return with_share(ns, ns / step.step_ns)
 
-        return Column(f"on_{world}_ns", f"{world} GPUs", part, unit="ns", align="right")
+        return Column(f"on_{world}_ns", f"{world} {_units(dry)}", part, unit="ns", align="right")
 
     return tabled(
         "dry_parts",
@@ -164,7 +172,7 @@ def dry_kernels_table(dry: Sequence[DryJob]) -> Table:
 
     return tabled(
         "dry_kernels",
-        f"Kernels of one GPU of {step.ranks}",
+        f"Kernels of one {step.unit} of {step.ranks}",
         sorted(step.kernels, key=lambda row: (list(PART).index(row.phase) if row.phase in PART else 99, -row.time_ns)),
         group_column("phase", "", lambda row: TITLES.get(row.phase, row.phase)),
         lead_column("kind", "kind", lambda row: KERNEL.get(row.kind, row.kind)),
@@ -184,7 +192,7 @@ def dry_traffic_table(dry: Sequence[DryJob]) -> Table:
 
     return tabled(
         "dry_traffic",
-        f"Collectives of one GPU of {step.ranks}",
+        f"Collectives of one {step.unit} of {step.ranks}",
         step.traffic,
         lead_column("op", "operation", "op"),
         lead_column("axis", "dimension", "axis"),
@@ -234,7 +242,7 @@ def dry_memory_table(dry: Sequence[DryJob]) -> Table:
         def amount(kind: str) -> Value:
             return size(amounts[world][kind], tone=TONES[fits[world].verdict] if kind == "total" else "plain")
 
-        return Column(f"on_{world}_bytes", f"{world} GPUs", amount, size)
+        return Column(f"on_{world}_bytes", f"{world} {_units(dry)}", amount, size)
 
     return tabled(
         "dry_memory",
