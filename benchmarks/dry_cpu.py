@@ -44,7 +44,8 @@ ONE = {"OMP_NUM_THREADS": "1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"
        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29711"}  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return whether the bar is missed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--network", default="1gbit")
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     heading(f"a step on 2 and 4 ranks from operators measured on one, gloo at {asked.network}")
     if isinstance(refused := probe_emulation(), Unavailable):
         print(f"skipped: {refused.reason}")
-        return
+        return 0
     jobs = asked.jobs.split(",")
     with nullcontext(asked.keep) if asked.keep else tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         calib = _calibrated(root, asked.network)
         predicted = {job: _predicted(root, job, calib) for job in jobs}
         measured = {world: _measured(root, jobs, world, asked.network) for world in WORLDS}
-    _report(predicted, measured)
+    return int(not _report(predicted, measured))
 
 
 def _first() -> tuple[str, ...]:
@@ -124,7 +125,8 @@ def _measured(root: Path, jobs: Sequence[str], world: int, network: str) -> dict
 
 def _report(
     predicted: dict[str, dict[int, dict[str, Any]]], measured: dict[int, dict[str, tuple[float, float]]]
-) -> None:
+) -> bool:
+    """Print the rows; return whether the bar is reached, or cannot be judged."""
     errors: dict[str, list[float]] = {job: [] for job in predicted}
     unsure = []
     for job, steps in predicted.items():
@@ -144,15 +146,16 @@ def _report(
         counts = ", ".join(f"{sum(e <= bar for e in every)} within {bar:.0%}" for bar in (BAR, STRETCH))
         print(f"{world} ranks: {counts} of {len(every)}; mean {statistics.fmean(every):.1%}, worst {every[-1]:.1%}")
     within = {bar: sum(max(found) <= bar for found in errors.values()) for bar in (BAR, STRETCH)}
-    reached = "" if within[BAR] * len(JOBS) >= WANTED * len(errors) else "  NOT REACHED"
+    reached = within[BAR] * len(JOBS) >= WANTED * len(errors)
     if unsure:
         print(f"not judged: rounds differ by more than {APART:.0%} ({', '.join(unsure)}): other work on this machine")
-        return
+        return True
     print(
         f"jobs within {BAR:.0%} on both: {within[BAR]} of {len(errors)}, within {STRETCH:.0%}: {within[STRETCH]} "
-        f"(bar: {WANTED} of {len(JOBS)} within {BAR:.0%}){reached}"
+        f"(bar: {WANTED} of {len(JOBS)} within {BAR:.0%}){'' if reached else '  NOT REACHED'}"
     )
+    return reached
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

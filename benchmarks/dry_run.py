@@ -1,4 +1,4 @@
-"""Figures of dry runs: ``python -m benchmarks.dry_run [--collectives] [--memory] [--published FOLDER]``."""
+"""Figures of dry runs: ``python -m benchmarks.dry_run [--collectives] [--memory] [--cpu] [--published FOLDER]``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-SECTIONS = {"--collectives": "dry_collectives", "--memory": "dry_memory", "--published": "dry_published"}
+SECTIONS = {
+    "--collectives": "dry_collectives",
+    "--memory": "dry_memory",
+    "--published": "dry_published",
+    "--cpu": "dry_cpu",
+}
 
 
 def main(words: Sequence[str] = ("--collectives", "--memory")) -> int:
