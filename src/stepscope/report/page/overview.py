@@ -279,7 +279,7 @@ def _tree_row(depth: int, part: VerdictPart, mark: str) -> dict[str, Any]:
 
 
 def _part_color(part: VerdictPart) -> str:
-    return PARTS.get(part.key, PARTS["other"])[1]
+    return PARTS.get("transfer" if part.key == "communication" else part.key, PARTS["other"])[1]
 
 
 def _tree_bar(tree: Sequence[VerdictPart]) -> list[dict[str, Any]]:
