@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from stepscope.records.dry_run import MEMORY_KINDS, DryCall, DryGroup, DryMemory, DryOperator, DryRank
+from stepscope.records.dry_run import MEMORY_KINDS, DryCall, DryGroup, DryHeld, DryMemory, DryOperator, DryRank, DryRun
+from stepscope.results.dry_job import DryJob
 
 
 def product(
@@ -47,3 +49,45 @@ def dry_rank(
         groups=tuple(DryGroup(ranks=ranks) for ranks in groups), compiled=compiled, mesh=mesh or {},
         memory=DryMemory(at=(), samples=(), peak=peak, peak_at=0, peak_op=None, peak_place="train.py:9"),
     )  # fmt: skip
+
+
+GB = 10**9
+VOCABULARY = 32000
+LOGITS = DryHeld(
+    kind="activations", size_bytes=8 * GB, count=1, shape=(65536, VOCABULARY), dtype="float32", place="train.py:88"
+)
+ADAM = replace(pointwise("_foreach_mul_", 1 << 28, phase="optimizer"), module=None)
+
+
+def peak(**kinds: int) -> tuple[int, ...]:
+    return tuple(kinds.get(kind, 0) for kind in MEMORY_KINDS)
+
+
+def a_rank(world: int, *, activations: int = 20 * GB, size_bytes: int = 1 << 28) -> DryRank:
+    """A step of two products and a reduction of gradients, with an optimizer of many passes over its state."""
+    wide = product(16384, VOCABULARY, 16384, module="head")
+    operators: tuple[DryOperator, ...] = (
+        product(16384, 16384, 16384),
+        wide,
+        product(16384, 16384, 16384, phase="backward"),
+    )
+    call = DryCall(op="all_reduce", size_bytes=size_bytes, dtype="float32", group=0, at=3, waited=3, phase="backward")
+    rank = dry_rank(
+        (*operators, *([ADAM] * 60)), world=world, calls=(call,), groups=(tuple(range(world)),),
+        peak=peak(parameters=GB, optimizer=2 * GB, activations=activations),
+    )  # fmt: skip
+    samples = (peak(parameters=GB, optimizer=2 * GB), rank.memory.peak)
+    memory = DryMemory(
+        at=(0, 2), samples=samples, peak=rank.memory.peak, peak_at=2, peak_op="aten.mm.default",
+        peak_place="train.py:88", at_peak=(LOGITS,),
+    )  # fmt: skip
+    return replace(rank, memory=memory, wrappers=("ddp",))
+
+
+def a_job(*worlds: int) -> DryJob:
+    """The dry run of a script on these numbers of H100."""
+    run = DryRun(
+        command=("torchrun", "train.py"), folder="/job", argv=(), gpus=worlds, ranks_per_node=8, gpu="h100-sxm",
+        network="infiniband-ndr",
+    )  # fmt: skip
+    return DryJob(folder=Path("dry"), run=run, ranks=tuple(map(a_rank, worlds)))

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from tests import comm_rows, overlapped_cells, training_records
+from tests import comm_rows, dry_ranks, overlapped_cells, training_records
 from tests.comm_rows import MIB, SIZES, collective, pairs, row, sweep
 from tests.described import drawn, names, values
 from tests.diaries import job, planted, write_samples
@@ -66,6 +66,7 @@ def records() -> dict[str, object]:
         "history": history(nightly_runs()),
         "memory": (recorded(),),
         "scale_curves": (scale_curve(),),
+        "dry": (dry_ranks.a_job(8, 64),),
         "profiled": profiled(),
     }
 

@@ -7,19 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.dry_ranks import VIEW, dry_rank, pointwise, product
+from tests.dry_ranks import GB, LOGITS, VIEW, a_rank, product
 
 import stepscope
 from stepscope.cli.predict_script import error_of
 from stepscope.core.errors import ExitCode, UsageError
 from stepscope.diagnose.screen import of_dry
 from stepscope.records.dry_run import (
-    MEMORY_KINDS,
-    DryCall,
     DryFailure,
-    DryHeld,
-    DryMemory,
-    DryOperator,
     DryRank,
     DryRun,
 )
@@ -29,38 +24,6 @@ from stepscope.results.dry_changes import dry_changes, worth_trying
 from stepscope.results.dry_job import DryJob, is_logits, read_dry_job, weightiest
 from stepscope.store.layout import DryLayout
 from stepscope.store.writer import make_dir, write_record
-
-GB = 10**9
-VOCABULARY = 32000
-LOGITS = DryHeld(
-    kind="activations", size_bytes=8 * GB, count=1, shape=(65536, VOCABULARY), dtype="float32", place="train.py:88"
-)
-ADAM = replace(pointwise("_foreach_mul_", 1 << 28, phase="optimizer"), module=None)
-
-
-def peak(**kinds: int) -> tuple[int, ...]:
-    return tuple(kinds.get(kind, 0) for kind in MEMORY_KINDS)
-
-
-def a_rank(world: int, *, activations: int = 20 * GB, size_bytes: int = 1 << 28) -> DryRank:
-    """A step of two products and a reduction of gradients, with an optimizer of many passes over its state."""
-    wide = product(16384, VOCABULARY, 16384, module="head")
-    operators: tuple[DryOperator, ...] = (
-        product(16384, 16384, 16384),
-        wide,
-        product(16384, 16384, 16384, phase="backward"),
-    )
-    call = DryCall(op="all_reduce", size_bytes=size_bytes, dtype="float32", group=0, at=3, waited=3, phase="backward")
-    rank = dry_rank(
-        (*operators, *([ADAM] * 60)), world=world, calls=(call,), groups=(tuple(range(world)),),
-        peak=peak(parameters=GB, optimizer=2 * GB, activations=activations),
-    )  # fmt: skip
-    samples = (peak(parameters=GB, optimizer=2 * GB), rank.memory.peak)
-    memory = DryMemory(
-        at=(0, 2), samples=samples, peak=rank.memory.peak, peak_at=2, peak_op="aten.mm.default",
-        peak_place="train.py:88", at_peak=(LOGITS,),
-    )  # fmt: skip
-    return replace(rank, memory=memory, wrappers=("ddp",))
 
 
 def folder_of(
