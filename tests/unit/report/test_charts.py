@@ -40,7 +40,7 @@ from stepscope.results.profiled_job import ProfiledJob
 from stepscope.store.layout import ProfileLayout
 
 UNIT = re.compile(
-    r"\((µs|ms|s|min|h|steps/s|GB/s|bytes.*|MiB|GiB|rank|host, rank|x|%( of [^)]*)?|(1000 )?samples/s|tokens/s( per GPU)?"
+    r"\((µs|ms|s|min|h|steps/s|GB/s|bytes.*|MiB|GiB|GB|rank|host, rank|x|%( of [^)]*)?|(1000 )?samples/s|tokens/s( per GPU)?"
     r"|epochs/h)\)$"
     r"|^(ranks?|GPUs|micro-batches of a step|run, oldest first|epoch|step|step after warm-up)$"  # pure numbers
     r"|^(efficiency|training loss of a sample)$"
