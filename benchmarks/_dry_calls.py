@@ -27,7 +27,7 @@ FLOP_OF = {"attention": "attention", "conv": "convolution", "mm": "product", "do
 """Part of an operator's name -> what it is."""
 
 Call = tuple[str, int, str, tuple[int, ...]]
-"""Operation, bytes, dtype, ranks. A reduce-scatter is an all-reduce: gloo runs it so."""
+"""Operation, bytes, dtype, ranks. A reduce-scatter is an all-reduce: gloo runs it so. Of a message: from and to."""
 
 
 class _Seen(Exception):  # noqa: N818 - ends the script
@@ -58,6 +58,31 @@ class _Flop(TorchDispatchMode):
         return out
 
 
+class _Messages:
+    """Messages, which gloo's flight recorder leaves out. sent: with the number of the collective before them."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, Call]] = []
+        self.plain = {name: vars(c10d.ProcessGroup)[name] for name in ("send", "recv")}
+
+    def begin(self) -> None:
+        for name, function in self.plain.items():
+            setattr(c10d.ProcessGroup, name, self.kept(name, function))
+
+    def end(self) -> None:
+        for name, function in self.plain.items():
+            setattr(c10d.ProcessGroup, name, function)
+
+    def kept(self, name: str, function: Any) -> Any:
+        def call(group: Any, tensors: list[Any], peer: int, *rest: Any, **named: Any) -> Any:
+            ends = dist.get_rank(), dist.get_global_rank(group, peer)
+            size, dtype = sum(t.numel() * t.element_size() for t in tensors), str(tensors[0].dtype)[6:]
+            self.sent.append((_last(), (name, size, dtype, ends if name == "send" else ends[::-1])))
+            return function(group, tensors, peer, *rest, **named)
+
+        return call
+
+
 def kind_of(op: str) -> str:
     return next((kind for part, kind in FLOP_OF.items() if part in op), op)
 
@@ -65,7 +90,7 @@ def kind_of(op: str) -> str:
 def seen(run: Callable[[], object]) -> tuple[list[Call], dict[str, int]]:
     """Return the calls and the FLOP of the fourth step of what ``run`` trains."""
     optimizers: list[Any] = []
-    flop, first, steps = _Flop(), -1, 0
+    flop, messages, first, steps = _Flop(), _Messages(), -1, 0
 
     def stepped(optimizer: Any, *_: Any) -> None:
         nonlocal first, steps
@@ -73,8 +98,9 @@ def seen(run: Callable[[], object]) -> tuple[list[Call], dict[str, int]]:
             return
         steps += 1
         if steps == STEP - 1:
-            first = max((entry["record_id"] for entry in _entries()), default=-1)
+            first = _last()
             flop.__enter__()
+            messages.begin()
         elif steps == STEP:
             flop.__exit__(None, None, None)
             raise _Seen
@@ -88,9 +114,15 @@ def seen(run: Callable[[], object]) -> tuple[list[Call], dict[str, int]]:
     except _Seen:
         pass
     finally:
+        messages.end()
         for handle in handles:
             handle.remove()
-    return [_call(entry) for entry in _entries() if entry["record_id"] > first], flop.sums
+    calls = [(entry["record_id"], _call(entry)) for entry in _entries() if entry["record_id"] > first]
+    return [call for _, call in sorted([*calls, *messages.sent], key=lambda pair: pair[0])], flop.sums
+
+
+def _last() -> int:
+    return max((entry["record_id"] for entry in _entries()), default=-1)
 
 
 def _entries() -> list[dict[str, Any]]:
@@ -111,17 +143,21 @@ def _call(entry: Mapping[str, Any]) -> Call:
 
 def of_record(document: Mapping[str, Any]) -> tuple[list[Call], dict[str, int]]:
     """Return the same of a dry run's record, a reduce-scatter as gloo runs it."""
-    groups = [tuple(group["ranks"]) for group in document["groups"]]
+    groups, rank = [tuple(group["ranks"]) for group in document["groups"]], document["rank"]
     sums: dict[str, int] = {}
     for index in document["order"]:
         row = document["operators"][index]
         if row["flop"]:
             kind = kind_of(row["op"])
             sums[kind] = sums.get(kind, 0) + row["flop"]
+    ends = {"send": lambda peer: (rank, peer), "recv": lambda peer: (peer, rank)}
     return [
-        ("all_reduce" if c["op"] == "reduce_scatter" else c["op"], c["size_bytes"], c["dtype"], groups[c["group"]])
+        (
+            "all_reduce" if c["op"] == "reduce_scatter" else c["op"], c["size_bytes"], c["dtype"],
+            ends[c["op"]](c["peer"]) if c["op"] in ends else groups[c["group"]],
+        )
         for c in document["calls"]
-    ], sums
+    ], sums  # fmt: skip
 
 
 def main(words: Iterable[str]) -> None:
@@ -130,8 +166,7 @@ def main(words: Iterable[str]) -> None:
     for shape in shapes:
         sys.argv = [script, shape]
         calls_and_flop[shape] = seen(lambda: runpy.run_path(script, run_name="__main__"))
-    if dist.get_rank() == 0:
-        Path(out).write_text(json.dumps(calls_and_flop))
+    Path(f"{out}-{dist.get_rank()}").write_text(json.dumps(calls_and_flop))
     dist.barrier()
 
 

@@ -4,6 +4,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional_collectives
 from torch import nn
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
@@ -83,9 +84,45 @@ def schedule_of(group, mesh, loss, rank, ranks):
     return kind(made[0] if stages == ranks else made, MICRO_BATCHES, loss), modules, own, stages
 
 
+class Experts(nn.Module):
+    """Two experts a rank; token i chooses expert i modulo their number, and the counts say who sends how much to whom."""
+
+    def __init__(self):
+        super().__init__()
+        self.world = dist.get_world_size()
+        width = self.width = 2 * self.world
+        self.router, self.own = nn.Linear(width, width, bias=False), nn.ModuleList(nn.Linear(width, 16) for _ in "ab")
+        nn.init.eye_(self.router.weight)
+
+    def forward(self, x):
+        weight, choice = self.router(x).softmax(-1).topk(1)
+        order = choice.flatten().argsort(stable=True)
+        counts = torch.bincount(choice.flatten(), minlength=self.width)
+        theirs = torch.empty_like(counts)
+        dist.all_to_all_single(theirs, counts)
+        given, taken = (numbers.view(self.world, -1).sum(1).tolist() for numbers in (counts, theirs))
+        exchanged = functional_collectives.all_to_all_single_autograd
+        parts = exchanged(x[order], taken, given, dist.group.WORLD).split(theirs.view(-1, 2).sum(0).tolist())
+        out = torch.cat([expert(part) for expert, part in zip(self.own, parts, strict=True)])
+        return exchanged(out, given, taken, dist.group.WORLD) * weight[order]
+
+
+def experts():
+    model = Experts()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(STEPS):
+        model(torch.eye(model.width).repeat(TOKENS, 1)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def main():
     torch.manual_seed(0)
-    dist.init_process_group("gloo")
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    if SHAPE == "experts":
+        experts()
+        return
     world = dist.get_world_size()
     ranks = world if SHAPE in (*SCHEDULES, "traced") else world // 2
     mesh = init_device_mesh("cpu", (ranks, world // ranks), mesh_dim_names=("stage", "data"))
@@ -107,7 +144,6 @@ def main():
             schedule.step(*given)
         optimizer.step()
         optimizer.zero_grad()
-    dist.destroy_process_group()
 
 
 main()
