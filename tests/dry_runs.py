@@ -38,17 +38,19 @@ def dry_run(
     rank: int = 0,
     argv: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    output: Path | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Run a script (its text, or a path) as ``rank`` of ``world`` ranks; return its record, or its failure, as written.
 
-    options: of the hook's ``dry``. The script runs in ``folder``; what it prints is in ``folder/log``.
+    options: of the hook's ``dry``. The script runs in ``folder``; what it prints is in ``folder/log``. output: a folder that
+    ranks of one world share.
     """
     path = script if isinstance(script, Path) else folder / MADE
     if isinstance(script, str):
         path.write_text(textwrap.dedent(script))
-    output = Path(tempfile.mkdtemp(dir=folder, prefix="out-"))
-    (output / ".stepscope").mkdir()
+    output = output or Path(tempfile.mkdtemp(dir=folder, prefix="out-"))
+    (output / ".stepscope").mkdir(exist_ok=True)
     given = {
         "rank": rank,
         "world": world,
@@ -68,7 +70,7 @@ def dry_run(
     server.stdin.write(json.dumps(request) + "\n")
     server.stdin.flush()
     code = json.loads(server.stdout.readline())
-    written = sorted((output / ".stepscope").glob("*.json"))
+    written = sorted((output / ".stepscope").glob(f"*-rank-{rank:06}.json"))
     assert written, f"exit code {code}: {(folder / 'log').read_text()}"
     document: dict[str, Any] = json.loads(written[-1].read_text())
     return document

@@ -133,6 +133,8 @@ class Experts:
 
     def give(self, tensor, values):
         """Let a tensor without data have these values (None: not known)."""
+        if type(tensor) is self.torch.Tensor and values is not None:
+            tensor.copy_(values)  # a tensor of the host that has its data
         if not hasattr(tensor, "constant"):
             return
         tensor.constant = values
@@ -169,7 +171,8 @@ class Experts:
         """Give the results of a collective the values that they have where every rank gives the same."""
         if op == "send":
             return
-        values = [getattr(tensor, "constant", None) for tensor in given]
+        plain = self.torch.Tensor
+        values = [tensor if type(tensor) is plain else getattr(tensor, "constant", None) for tensor in given]
         if op == "recv" or not values or len(made) % len(values) or any(value is None for value in values):
             for result in made:
                 self.give(result, None)
