@@ -11,6 +11,7 @@ def begin(session):
         return
     wait_where_used(torch)
     attend_as_on_gpus(torch)
+    when_imported("torch.distributed.tensor._random", draw_nothing)
     when_imported("torch.distributed.tensor.parallel.api", lambda api: note_plans(session, api))
 
 
@@ -54,6 +55,13 @@ def attend_as_on_gpus(torch):
         )[0]
 
     functional.scaled_dot_product_attention = scaled_dot_product_attention
+
+
+def draw_nothing(module):
+    """Which numbers each rank draws takes the host long to find out, and no number is drawn."""
+    import contextlib
+
+    module.OffsetBasedRNGTracker._distribute_region = lambda *args, **kwargs: contextlib.nullcontext()
 
 
 def note_plans(session, api):

@@ -11,12 +11,14 @@ class Waiting:
 
     def when(self, name, function):
         """Call the function with the module, now or after its import."""
-        if name in sys.modules:
+        if is_there(name):
             function(sys.modules[name])
         else:
             self.functions.setdefault(name, []).append(function)
 
     def find_spec(self, name, path=None, target=None):  # the protocol of finders
+        for begun in [other for other in self.functions if is_there(other)]:  # they were importing torch
+            self.loaded(begun)
         if name not in self.functions:
             return None
         for finder in sys.meta_path:
@@ -26,15 +28,19 @@ class Waiting:
         else:
             return None
         if hasattr(spec.loader, "exec_module"):
-            spec.loader = Loader(spec.loader, self.functions, name)
+            spec.loader = Loader(spec.loader, self, name)
         return spec
+
+    def loaded(self, name):
+        for function in self.functions.pop(name, ()):
+            function(sys.modules[name])
 
 
 class Loader:
     """The loader of a module, and what follows it. Who only asks for the module does not use it up."""
 
-    def __init__(self, loader, functions, name):
-        self.loader, self.functions, self.name = loader, functions, name
+    def __init__(self, loader, waiting, name):
+        self.loader, self.waiting, self.name = loader, waiting, name
 
     def __getattr__(self, name):
         return getattr(self.loader, name)
@@ -45,8 +51,13 @@ class Loader:
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
-        for function in self.functions.pop(self.name, ()):
-            function(module)
+        self.waiting.loaded(self.name)
+
+
+def is_there(name):
+    """Whether a module has been imported whole."""
+    module = sys.modules.get(name)
+    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
 
 
 WAITING = Waiting()

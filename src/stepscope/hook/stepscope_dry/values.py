@@ -142,6 +142,7 @@ class Values:
             return to_text(tensor, spec) if not isinstance(tensor, values.fake) else str(tensor).__format__(spec)
 
         kind.tolist, kind.numpy, kind.__format__ = tolist, numpy, as_text
+        values.fake.tolist = tolist  # torch's own reads element by element
 
     def say_finite(self):
         """Numbers are taken to be finite, and steps of a scaler not to overflow."""
