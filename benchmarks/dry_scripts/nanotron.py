@@ -180,7 +180,7 @@ torch.set_default_dtype(torch.float32)
 units = [[p for p in unit.parameters() if p.requires_grad] for unit in (*model.layers, model.norm, model.embedding)]
 units += [] if args.tied else [[model.head.weight]]
 sums = torch.zeros(-(-sum(p.numel() for unit in units for p in unit) // dp.size()) * dp.size(), device=device)
-weights, works, last, place = sums.to(torch.bfloat16), [], [False], 0
+weights, works, last, place, spans = sums.to(torch.bfloat16), [], [False], 0, []
 for unit in units:
     bucket, left = sums[place : place + sum(p.numel() for p in unit)], set(unit)
     for parameter in unit:
@@ -197,9 +197,21 @@ for unit in units:
                     works.append(dist.all_reduce(bucket, group=dp, async_op=True))
 
         parameter.register_post_accumulate_grad_hook(add)
+        spans.append((place, end))
         place = end
 shards = dp.size() if args.zero else 1
-master = nn.Parameter(weights[: len(weights) // shards].float())
+
+
+def slices(buffer, rank):
+    """A rank's part of each parameter."""
+    sizes = [-(-(end - begin) // shards) for begin, end in spans]
+    return [
+        buffer[begin + rank * n : min(end, begin + (rank + 1) * n)]
+        for (begin, end), n in zip(spans, sizes, strict=True)
+    ]
+
+
+master = nn.Parameter(torch.cat(slices(weights, 0)).float())
 optimizer = torch.optim.AdamW([master], lr=3e-4, fused=True)
 for _ in range(4):
     for number in range(args.micro_batches):
@@ -209,16 +221,22 @@ for _ in range(4):
     for work in works:
         work.wait()
     works.clear()
-    gradient = sums
-    if args.zero and shards > 1:
+    gradient = sums[: len(master)]
+    if shards > 1:
         gradient = torch.empty_like(master)
-        dist.reduce_scatter_tensor(gradient, sums, group=dp)
+        dist.reduce_scatter(gradient, [torch.cat(slices(sums, rank)) for rank in range(shards)], group=dp)
     master.grad = gradient
     length = master.grad.norm()
     dist.all_reduce(length)
     master.grad.mul_(1.0 / length)
     optimizer.step()
-    weights[: len(master)].copy_(master.data)
-    if args.zero and shards > 1:
-        dist.all_gather_into_tensor(weights, weights[: len(master)], group=dp)
+    mine = master.data.to(torch.bfloat16)
+    gathered_parts = [torch.cat(slices(weights, rank)) for rank in range(shards)]
+    if shards > 1:
+        dist.all_gather(gathered_parts, mine, group=dp)
+    for rank, flat in enumerate(gathered_parts if shards > 1 else [mine]):
+        pieces = slices(weights, rank)
+        for piece, new in zip(pieces, flat.split([len(piece) for piece in pieces]), strict=True):
+            piece.copy_(new)
+    del gathered_parts
     sums.zero_()
