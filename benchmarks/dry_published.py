@@ -16,7 +16,7 @@ from benchmarks.validate.fitted import fitted_on
 from stepscope.core.dataclass import record
 from stepscope.launch.hooked_job import HOOK
 from stepscope.predict.dry.step import predict_dry
-from stepscope.predict.step.calibration import DRY, STACKS, StepCalibration
+from stepscope.predict.step.calibration import STACKS, of_dry_runs
 from stepscope.predict.step.layout import Cluster
 from stepscope.predict.step.memory import AHEAD_LIMIT
 from stepscope.predict.step.run_fit import Material, speed
@@ -31,6 +31,8 @@ HBM2E = 2.4e12
 """Bytes/s of the H100 with 96 GB of HBM2e that torchtitan's tables name: six stacks, of which the PCIe card has five."""
 MOST_MICRO_BATCHES = 3
 """More of them are more of the same, and a dry run runs them all."""
+TRITON_2023 = 0.2
+"""Share of the matrix rate that flash attention in Triton reached then, either way."""
 MOST_SLICES = 2048
 """Ranks x layers of nanotron's ZeRO-1, which copies each parameter's slice for each rank by itself."""
 FMS_RECOMPUTES = {"Llama2-13b": "half", "Llama2-34b": "full", "Llama2-70b": "full"}
@@ -140,11 +142,12 @@ def dry(row: ScriptedRow, kept: Path) -> DryRank | str:
     return codec.decode(path.read_bytes(), DryRank, source=str(path))
 
 
-def predicted(row: ScriptedRow, rank: DryRank, c: StepCalibration = DRY) -> DryStep:
+def predicted(row: ScriptedRow, rank: DryRank) -> DryStep:
     """Price the row's script. llm-foundry's attention of 2023 was a Triton kernel, which its configuration names and a
-    script of today does not have: it keeps the share that the step model has for it."""
+    script of today does not have."""
+    c = of_dry_runs(row.cluster.gpu)
     if row.asked.row.source == "llm-foundry":
-        c = replace(c, **{name: STACKS["composer"][name] for name in ("attention_share", "attention_backward_share")})
+        c = replace(c, attention_share=TRITON_2023, attention_backward_share=TRITON_2023)
     return predict_dry(rank, row.cluster, c)
 
 

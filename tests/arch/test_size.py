@@ -33,7 +33,7 @@ MOST = {
     "machine": (21500, 24),
     "matrix": (39000, 23),
     "monitor": (2000, 3),
-    "predict": (71000, 48),
+    "predict": (71500, 48),
     "presets": (0, 1),
     "rank": (48000, 50),
     "records": (25000, 34),

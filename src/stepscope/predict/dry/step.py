@@ -13,7 +13,7 @@ from stepscope.predict.dry.kernels import computed_flop, kernel_s, kind_of, mode
 from stepscope.predict.dry.traffic import job_calls, priced
 from stepscope.predict.job import MeasuredJob, PricedCall, Replayed, replayed_at
 from stepscope.predict.overlap import Transport
-from stepscope.predict.step.calibration import DRY, EXTRAPOLATED, MEMORY_LIMIT, StepCalibration, reach_at
+from stepscope.predict.step.calibration import EXTRAPOLATED, MEMORY_LIMIT, StepCalibration, of_dry_runs, reach_at
 from stepscope.predict.step.layout import Cluster
 from stepscope.predict.step.roofline import Roofline
 from stepscope.records.dry_run import MEMORY_KINDS, DryOperator, DryRank
@@ -27,7 +27,7 @@ SAME_DATA = ("tp", "pp", "sp", "tensor", "model", "pipeline")
 def predict_dry(
     rank: DryRank,
     cluster: Cluster,
-    calibration: StepCalibration = DRY,
+    calibration: StepCalibration | None = None,
     *,
     kernel_ns: Callable[[DryOperator], float] | None = None,
     overlap: bool = False,
@@ -51,16 +51,20 @@ class TimedRank:
 
 @record
 class Pricing:
-    """What a dry run is priced by, as :func:`predict_dry` is given it."""
+    """What a dry run is priced by, as :func:`predict_dry` is given it. calibration: None: what is shipped for the GPU."""
 
     cluster: Cluster
-    calibration: StepCalibration = DRY
+    calibration: StepCalibration | None = None
     kernel_ns: Callable[[DryOperator], float] | None = None
     overlap: bool = False
 
+    @property
+    def constants(self) -> StepCalibration:
+        return self.calibration or of_dry_runs(self.cluster.gpu)
+
     def timed(self, rank: DryRank) -> TimedRank:
         """Time what a rank records, or a piece of it. Raises UsageError where the GPU has no rate for a type in use."""
-        c, roofline = self.calibration, Roofline(self.cluster.gpu, self.calibration)
+        c, roofline = self.constants, Roofline(self.cluster.gpu, self.constants)
         work = gpu_work(rank, roofline, self.kernel_ns or self.roofline_ns(rank))
         _add_calls(rank, work, 1e3 * c.host_call_us)
         clocks = run_clocks(rank, work)
@@ -72,7 +76,7 @@ class Pricing:
 
     def roofline_ns(self, rank: DryRank) -> Callable[[DryOperator], float]:
         """Return what an operator of the rank takes, ns."""
-        roofline, tf32 = Roofline(self.cluster.gpu, self.calibration), uses_tf32(rank)
+        roofline, tf32 = Roofline(self.cluster.gpu, self.constants), uses_tf32(rank)
         return lambda row: 1e9 * kernel_s(row, roofline, tf32=tf32)
 
     def whole(self, rank: DryRank) -> DryStep:
@@ -82,7 +86,7 @@ class Pricing:
 
     def step(self, rank: DryRank, timed: TimedRank, parts: dict[str, float]) -> DryStep:
         """Return the step of these parts."""
-        c, cluster, clocks = self.calibration, self.cluster, timed.clocks
+        c, cluster, clocks = self.constants, self.cluster, timed.clocks
         parts["other"] = parts.get("other", 0.0) + 1e3 * c.step_us
         parts["other"] += sum(parts.values()) * c.spread_per_doubling * max(0.0, math.log2(cluster.gpus / 8))
         parts = {key: ns * c.factor for key, ns in parts.items()}
@@ -116,7 +120,7 @@ class Pricing:
             rests_on=c.name,
             notes=(
                 *cluster.whole.notes,
-                *((f"{cluster.gpu.name}: no published run was fitted on it",) if unseen else ()),
+                *((f"{cluster.gpu.name}: no published run checks what it reaches",) if unseen else ()),
             ),
         )
 

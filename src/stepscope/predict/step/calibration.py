@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.dataclass import record
+from stepscope.machine.peaks import Accelerator
 from stepscope.predict.collectives.costs import Z80
 
 
@@ -114,8 +115,19 @@ failures, and 86 ran in the others. Above the whole: 421 failed and 3 ran there,
 do not state recomputation."""
 
 
-DRY = replace(PUBLISHED, **_FITTED["dry"])
-"""For dry runs: what they record is not guessed, so that some constants stand for less."""
+DRY = replace(
+    PUBLISHED,
+    **{name: tuple(value) if name == "reach" else value for name, value in _FITTED["dry"].items()},
+    range=Range(
+        gpus=(8, 256),
+        params=(125_000_000, 70_000_000_000),
+        accelerators=("a100-sxm4-40gb", "a100-sxm4-80gb", "h100-sxm"),
+    ),
+)
+"""For dry runs, whose operators are recorded, not guessed: of Hopper GPUs, whose power limits products and for which torch's
+attention was not written."""
+
+DRY_BEFORE_HOPPER = replace(DRY, **_FITTED["dry_ampere"])
 
 
 def of_stack(name: str | None) -> StepCalibration:
@@ -126,6 +138,11 @@ def of_stack(name: str | None) -> StepCalibration:
 def gpu_family(key: str) -> str:
     """Return the family in a GPU's key: ``h100`` of ``h100-sxm``."""
     return key.split("-")[0]
+
+
+def of_dry_runs(gpu: Accelerator) -> StepCalibration:
+    """Return what a dry run is priced by on this GPU."""
+    return DRY_BEFORE_HOPPER if gpu.generation in ("volta", "ampere") else DRY
 
 
 EXTRAPOLATED = 1.5

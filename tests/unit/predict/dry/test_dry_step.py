@@ -157,3 +157,10 @@ def test_ranks_that_share_a_batch_count_its_tokens_once() -> None:
     assert rates[0] is not None
     assert rates[0] == 2 * (rates[1] or 0)
     assert rates[0] == pytest.approx(4096 * 8 / steps[0].step_ns * 1e9)
+
+
+def test_gpus_before_hopper_reach_more_of_their_peak() -> None:
+    steps = {gpu: predict_dry(dry_rank((LARGE,) * 100), Cluster.of(gpu, 8)) for gpu in ("h100-sxm", "a100-sxm4-80gb")}
+    shares = {gpu: step.kernels[0].flop / step.kernels[0].time_ns for gpu, step in steps.items()}
+    assert shares["h100-sxm"] / 989.4e3 == pytest.approx(0.82 * 0.8, rel=0.12)
+    assert shares["a100-sxm4-80gb"] / 312e3 == pytest.approx(0.92 * 0.87, rel=0.12)
