@@ -82,7 +82,7 @@ class Modules:
         if key not in answers:
             if len(answers) >= EVALUATIONS:
                 return list(answers.values())[-1]
-            session.note("evaluation", "the model is evaluated here, which is no part of the step", session.place())
+            session.note("evaluation", "the model is evaluated here, which is outside the step", session.place())
             session.paused += 1
             try:
                 answers[key] = plain(module, *args, **kwargs)
