@@ -16,10 +16,11 @@ from stepscope.launch.hooked_job import HOOK
 HERE = Path(__file__).parent
 SCRIPT, STAGES_SCRIPT = (HERE / "dry_scripts" / name for name in ("shapes.py", "stages.py"))
 SHAPES = (
-    "ddp", "ddp-1mb", "ddp-sync", "ddp-sync-twice", "ddp-static", "ddp-unused", "ddp-static-unused", "ddp-view", "ddp-fp16",
-    "ddp-powersgd", "ddp-buffers", "ddp-pictures", "fsdp2", "fsdp2-mixed", "fsdp2-keep", "fsdp2-accumulate", "hsdp", "fsdp1",
-    "fsdp1-mixed", "fsdp1-grad", "fsdp1-none", "fsdp1-originals", "fsdp1-accumulate", "zero1", "zero1-view", "tp", "sp",
-    "tp-fsdp2", "ep", "ep-functional",
+    "ddp", "ddp-1mb", "ddp-sync", "ddp-sync-twice", "ddp-static", "ddp-unused", "ddp-static-unused", "ddp-view",
+    "ddp-fp16", "ddp-powersgd", "ddp-buffers", "ddp-pictures", "fsdp2", "fsdp2-mixed", "fsdp2-keep",
+    "fsdp2-accumulate", "hsdp", "fsdp1", "fsdp1-mixed", "fsdp1-grad", "fsdp1-none", "fsdp1-originals",
+    "fsdp1-accumulate", "fsdp1-hybrid", "zero1", "zero1-view", "tp", "sp", "tp-fsdp2", "tp-ddp", "ep",
+    "ep-functional",
 )  # fmt: skip
 ELSEWHERE = ("ddp-powersgd",)
 """What a hook computes of a result runs in gloo's threads, where the witness does not see it: no FLOP are compared."""

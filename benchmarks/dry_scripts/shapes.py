@@ -60,6 +60,11 @@ class Pictures(nn.Sequential):
         super().__init__(*inner, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
 
 
+def two_of(names):
+    """Return a mesh whose second dimension has two ranks."""
+    return init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=names)
+
+
 def ddp():
     options = {
         "ddp-1mb": {"bucket_cap_mb": 1},
@@ -94,8 +99,7 @@ def fsdp2():
     if SHAPE in ("fsdp2-mixed", "hsdp"):
         options["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     if SHAPE == "hsdp":
-        world = dist.get_world_size()
-        options["mesh"] = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("replicate", "shard"))
+        options["mesh"] = two_of(("replicate", "shard"))
     model = Language()
     for block in model.blocks:
         fully_shard(block, **options)
@@ -113,15 +117,16 @@ def fsdp1():
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-    strategy = {"fsdp1-grad": "SHARD_GRAD_OP", "fsdp1-none": "NO_SHARD"}.get(SHAPE, "FULL_SHARD")
+    strategy = {"fsdp1-grad": "SHARD_GRAD_OP", "fsdp1-none": "NO_SHARD", "fsdp1-hybrid": "HYBRID_SHARD"}.get(SHAPE)
     mixed = MixedPrecision(torch.bfloat16, torch.bfloat16) if SHAPE == "fsdp1-mixed" else None
     model = FullyShardedDataParallel(
         Language(),
-        sharding_strategy=ShardingStrategy[strategy],
+        sharding_strategy=ShardingStrategy[strategy or "FULL_SHARD"],
         auto_wrap_policy=ModuleWrapPolicy({Block}),
         mixed_precision=mixed,
         use_orig_params=SHAPE == "fsdp1-originals",
         device_id=torch.device("cpu"),
+        device_mesh=two_of(("replicate", "shard")) if SHAPE == "fsdp1-hybrid" else None,
     )
     language(
         model,
@@ -151,10 +156,8 @@ def tp():
     )
 
     world = dist.get_world_size()
-    two = SHAPE == "tp-fsdp2"
-    mesh = init_device_mesh(
-        "cpu", (world // 2, 2) if two else (world,), mesh_dim_names=("dp", "tp") if two else ("tp",)
-    )
+    two = SHAPE in ("tp-fsdp2", "tp-ddp")
+    mesh = two_of(("dp", "tp")) if two else init_device_mesh("cpu", (world,), mesh_dim_names=("tp",))
     model = nn.Sequential(
         *[nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(2)]
     )
@@ -164,7 +167,9 @@ def tp():
         plan = {"0": SequenceParallel(), "1": ColwiseParallel(**shard[0]), "3": RowwiseParallel(**shard[1])}
     for block in model:
         parallelize_module(block, mesh["tp"], plan)
-    if two:
+    if SHAPE == "tp-ddp":
+        model = DistributedDataParallel(model, device_mesh=mesh["dp"])
+    elif two:
         from torch.distributed.fsdp import fully_shard
 
         for part in (*model, model):

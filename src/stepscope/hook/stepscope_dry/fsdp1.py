@@ -23,6 +23,14 @@ def begin(session):
         return start and start + tensor.storage_offset() * tensor.element_size()
 
     torch.UntypedStorage.data_ptr, FakeTensor.data_ptr = storage_address, tensor_address
+    data = torch.Tensor.data
+
+    def set_data(tensor, value):
+        data.__set__(tensor, value)
+        if isinstance(value, FakeTensor) and isinstance(tensor, FakeTensor):
+            tensor.fake_device = value.fake_device  # torch leaves it where it was
+
+    FakeTensor.data = property(data.__get__, set_data)
 
 
 class Sharding:
