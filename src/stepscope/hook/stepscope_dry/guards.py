@@ -106,6 +106,8 @@ class Guards:
             return "needs-data", "the script needs {}, and a dry run opens no connection: fetch it first".format(
                 self.refused
             )
+        if isinstance(error, ConnectionError) or "ffline" in str(error):
+            return "needs-data", "fetch it first: a dry run opens no connection"
         if isinstance(error, (FileNotFoundError, NotADirectoryError)):
             return "needs-data", "give the script what it reads, or batches of torch.save with --batch-from FILE"
         if isinstance(error, ImportError):
