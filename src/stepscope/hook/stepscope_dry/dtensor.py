@@ -12,7 +12,8 @@ def begin(session):
     wait_where_used(torch)
     attend_as_on_gpus(torch)
     when_imported("torch.distributed.tensor._random", draw_nothing)
-    when_imported("torch.distributed.tensor.parallel.api", lambda api: note_plans(session, api))
+    for name in ("torch.distributed.tensor.parallel.api", "torch.distributed.tensor.parallel"):
+        when_imported(name, lambda module: note_plans(session, module))
 
 
 def wait_where_used(torch):
@@ -67,9 +68,12 @@ def draw_nothing(module):
 def note_plans(session, api):
     """Keep that the script shares modules by plans."""
     parallelize = api.parallelize_module
+    if hasattr(parallelize, "noted"):
+        return
 
     def parallelize_module(*args, **kwargs):
         session.wrapper("dtensor")
         return parallelize(*args, **kwargs)
 
+    parallelize_module.noted = True
     api.parallelize_module = parallelize_module

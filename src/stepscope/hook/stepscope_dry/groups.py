@@ -3,6 +3,12 @@
 import functools
 import sys
 
+PLAIN_OF_MESHES = frozenset(
+    "__repr__ __str__ __hash__ __eq__ __enter__ __exit__ __new__ __getattr__ size get_coordinate get_local_rank "
+    "_sym_get_coordinate _is_current_rank_part_of_mesh _get_root_mesh _hash_key".split()
+)
+"""Methods of meshes that look into no tensor; some are called for each operator."""
+
 
 def begin(session):
     import torch.distributed as dist
@@ -85,7 +91,7 @@ class Groups:
 
         groups, session, kind = self, self.session, meshes.DeviceMesh
         for name, function in list(vars(kind).items()):
-            if name in ("__repr__", "__str__", "__hash__", "__eq__", "__enter__", "__exit__", "__new__", "__getattr__"):
+            if name in PLAIN_OF_MESHES:
                 continue
             if isinstance(function, staticmethod):
                 setattr(kind, name, staticmethod(self.real(function.__func__)))
