@@ -11,7 +11,7 @@ from stepscope.machine.peaks import find
 from stepscope.records.dry_run import DryFailure, DryNote
 from stepscope.records.finding import Advice, VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
-from stepscope.records.parts import COMPUTATION
+from stepscope.records.parts import COMPUTATION, TITLES
 from stepscope.records.prediction import DryStep
 from stepscope.results.dry_changes import dry_changes
 from stepscope.results.dry_job import DryJob, efficiency, is_logits, speed, unit_of, weightiest, what_and_where
@@ -28,9 +28,11 @@ KERNEL = {
     "communication": EXPOSED_COMM,
     "idle": "the host, which launches operators",
     "other": "fixed time, slowest GPU",
+    "bubble": "the pipeline's bubble",
 }
 """Kind of kernel, or what limits a step, in words."""
-HOST = "waiting for the host"
+PARTS = {**TITLES, "idle": "waiting for the host", "bubble": "waiting for other stages"}
+"""Parts of a dry run's step in words."""
 MOST_PLACES = 3
 HEAVY = 0.1
 """Share of the peak from which on a change of what holds it is advised."""
@@ -86,7 +88,7 @@ def tree(step: DryStep) -> tuple[VerdictPart, ...]:
 
     def part(key: str, ns: float, inner: Iterable[VerdictPart] = ()) -> VerdictPart:
         return VerdictPart(
-            key=HOST if key == "idle" else key,
+            key=PARTS[key] if key in ("idle", "bubble") else key,
             ns=ns,
             share=ns / step.step_ns,
             parts=tuple(inner),

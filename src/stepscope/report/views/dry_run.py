@@ -9,7 +9,7 @@ from typing import Any
 
 from stepscope.core.units import format_bytes, format_duration, format_percent
 from stepscope.core.words import listed
-from stepscope.diagnose.dry_words import KERNEL
+from stepscope.diagnose.dry_words import KERNEL, PARTS
 from stepscope.predict.step.alternatives import KNEE
 from stepscope.predict.step.calibration import MEMORY_LIMIT
 from stepscope.records.dry_run import MEMORY_KINDS
@@ -67,13 +67,12 @@ KIND = {
 }
 TONES: dict[str, Tone] = {"fits": "plain", "tight": "warn", "too large": "bad"}
 MOST = 15
+"""Rows of what is alive at the peak."""
 MOST_SPANS = 1500
 """Spans of one picture of the step."""
 SENT = "communication: {}"
 SENT_COLORS = (color("k-hidden"), COLORS[3], COLORS[1], COLORS[6])
 PHASE_COLORS = {TITLES[key]: color(name) for key, name in COLOURS.items() if key in COMPUTATION}
-"""Rows of what is alive at the peak."""
-PART = {**TITLES, "idle": "waiting for the host", "bubble": "waiting for other stages"}
 _Row = tuple[DryJob, DryStep]
 
 
@@ -141,7 +140,7 @@ def dry_steps_table(dry: Sequence[DryJob]) -> Table:
 def dry_parts_table(dry: Sequence[DryJob]) -> Table:
     """Return the table: one row a part of the step, one column a number of GPUs."""
     job = dry[0]
-    keys = [key for key in PART if any(step.parts.get(key, 0.0) > 0 for step in job.steps.values())]
+    keys = [key for key in PARTS if any(step.parts.get(key, 0.0) > 0 for step in job.steps.values())]
 
     def column(world: int, step: DryStep) -> Column:
         def part(key: str) -> Value:
@@ -154,7 +153,7 @@ def dry_parts_table(dry: Sequence[DryJob]) -> Table:
         "dry_parts",
         "Parts of the step",
         keys,
-        lead_column("part", "part of the step", lambda key: PART[key]),
+        lead_column("part", "part of the step", lambda key: PARTS[key]),
         *(column(world, step) for world, step in job.steps.items()),
         footnotes=(
             "communication is what no computation hides; waiting for the host: its launches are slower than the GPU",
@@ -173,7 +172,9 @@ def dry_kernels_table(dry: Sequence[DryJob]) -> Table:
     return tabled(
         "dry_kernels",
         f"Kernels of one {step.unit} of {step.ranks}",
-        sorted(step.kernels, key=lambda row: (list(PART).index(row.phase) if row.phase in PART else 99, -row.time_ns)),
+        sorted(
+            step.kernels, key=lambda row: (list(PARTS).index(row.phase) if row.phase in PARTS else 99, -row.time_ns)
+        ),
         group_column("phase", "", lambda row: TITLES.get(row.phase, row.phase)),
         lead_column("kind", "kind", lambda row: KERNEL.get(row.kind, row.kind)),
         Column("launches", "kernels", "launches", whole),
@@ -292,8 +293,8 @@ def dry_lanes_charts(dry: Sequence[DryJob]) -> Iterator[Chart]:
         names = ["computation", *sent]
         bars: list[dict[str, Any]] = []
         for span in (*over.computing, *over.communicating):
-            of_call = not span.waiting and span.of not in PART
-            series = "waiting for it" if span.waiting else span.of if of_call else PART[span.of]
+            of_call = not span.waiting and span.of not in PARTS
+            series = "waiting for it" if span.waiting else span.of if of_call else PARTS[span.of]
             row = SENT.format(span.axis or "groups") if of_call else names[0]
             much = f" of {format_bytes(span.size_bytes)}" if span.size_bytes else ""
             sentence = f"{series}{much}: {format_duration(span.end_ns - span.start_ns)}"
