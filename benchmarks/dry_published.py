@@ -8,6 +8,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -115,11 +116,13 @@ def _words(asked: Asked) -> Iterator[object]:
             yield from ("--fp8", "rowwise" if "rowwise" in f"{row.precision} {row.notes}" else "tensorwise")
 
 
-def dry(row: ScriptedRow, kept: Path) -> DryRank | str:
-    """Run the row's script, or read what it recorded before; a text says why there is none."""
+def dry(row: ScriptedRow, kept: Path, *, new: bool = True) -> DryRank | str | None:
+    """Run the row's script, or read what it recorded before; a text says why there is none. new: False: it is not run."""
     name = hashlib.sha1(f"{row.words} {row.asked.layout.gpus}".encode(), usedforsecurity=False).hexdigest()[:12]
     folder, world = kept / name, row.asked.layout.gpus
     path = folder / ".stepscope" / f"world-{world:06}-rank-000000.json"
+    if not path.exists() and not new:
+        return None
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         gpu = row.cluster.gpu
@@ -154,10 +157,8 @@ def predicted(row: ScriptedRow, rank: DryRank) -> DryStep:
 def needed_bytes(row: ScriptedRow, rank: DryRank, step: DryStep) -> float:
     """Memory of the step. nanotron's torch frees a tensor that another stream uses only when the device is done with it: the
     step model's inputs that are gathered ahead of the device, and its room for them."""
-    fit, gathers = (
-        step.memory,
-        [call.size_bytes for call in rank.calls if call.op == "all_gather" and call.phase == "forward"],
-    )
+    fit = step.memory
+    gathers = [call.size_bytes for call in rank.calls if call.op == "all_gather" and call.phase == "forward"]
     if row.asked.stack != "nanotron" or row.asked.layout.tp == 1 or not gathers:
         return fit.needs_bytes
     room = AHEAD_LIMIT * row.cluster.gpu.memory_bytes - fit.needs_bytes
@@ -165,55 +166,55 @@ def needed_bytes(row: ScriptedRow, rank: DryRank, step: DryStep) -> float:
     return fit.needs_bytes + (want if want <= room else max(0.0, room) / 2)
 
 
-def grade(folder: Path, kept: Path) -> bool:
-    """Print each row's prediction beside what was measured, and the means against the bars."""
-    rows = list(scripted(Material(folder)))
-    off: dict[str, list[tuple[bool, float]]] = {"tokens/s": [], "memory": []}
-    inside = 0
-    for row in rows:
-        asked, rank = row.asked, dry(row, kept)
-        text = f"{asked.row.row_id:26} {asked.layout.gpus:4} x {asked.gpu:15}"
+def grade(folder: Path, kept: Path, *, new: bool) -> bool:
+    """Print each row's prediction beside what was measured, and means against the bars. new: rows that have not been run are
+    run; else they are left out."""
+    speeds: list[tuple[Asked, float]] = []
+    memories: list[tuple[Asked, float]] = []
+    left, inside = 0, 0
+    for row in scripted(Material(folder)):
+        asked = row.asked
+        rank = dry(row, kept, new=new)
+        if rank is None:
+            left += 1
+            continue
+        text = f"{asked.row.row_id:24} {asked.layout.gpus:4} x {asked.gpu:15}"
         if isinstance(rank, str):
             print(f"{text} no step: {rank}", flush=True)
             continue
-        step, seen = predicted(row, rank), fitted_on(asked.row)
+        step = predicted(row, rank)
         made = step.tokens_per_s_per_gpu or 0.0
-        off["tokens/s"].append((seen, made / speed(asked) - 1))
+        speeds.append((asked, made / speed(asked) - 1))
         inside += step.low_ns <= step.step_ns * made / speed(asked) <= step.high_ns
-        off_by = off["tokens/s"][-1][1]
-        text += f" {'fitted' if seen else '      '} tokens/s {speed(asked):8.0f} -> {made:8.0f} {off_by:+6.1%}"
-        memory = asked.row.memory_bytes
-        if memory:
+        text += f" tokens/s {speed(asked):7.0f} -> {made:7.0f} {speeds[-1][1]:+6.1%}"
+        if asked.row.memory_bytes:
             needs = needed_bytes(row, rank, step)
-            off["memory"].append((seen, needs / memory - 1))
-            text += f"  GB {memory / 1e9:5.1f} -> {needs / 1e9:5.1f} {needs / memory - 1:+6.1%}"
+            memories.append((asked, needs / asked.row.memory_bytes - 1))
+            text += f"  GB {asked.row.memory_bytes / 1e9:5.1f} -> {needs / 1e9:5.1f} {memories[-1][1]:+6.1%}"
         print(f"{text}  {step.limit}", flush=True)
-    print(f"\n{len(rows)} rows; {inside} of {len(off['tokens/s'])} speeds within the 80% interval")
-    figures = {}
-    for name, values in off.items():
-        for which, some in (("", values), (" of rows that nothing was fitted on", [v for v in values if not v[0]])):
+    print(f"\n{inside} of {len(speeds)} speeds within the 80% interval; {left} rows not run")
+    figures: dict[str, float] = {}
+    for name, rows in (("tokens/s", speeds), ("memory", memories)):
+        groups = {"": rows, ", the half that nothing was fitted on": [(a, x) for a, x in rows if not fitted_on(a.row)]}
+        groups |= {f", {source}": [(a, x) for a, x in rows if a.row.source == source] for source in SOURCES}
+        for which, some in groups.items():
             sizes = [abs(value) for _, value in some]
             if sizes:
                 mean, median = statistics.fmean(sizes), statistics.median(sizes)
                 print(f"{name}{which}: {len(sizes)} rows, mean {mean:.1%}, median {median:.1%}")
-                figures.setdefault(f"{name}, mean", mean)
-                figures.setdefault(f"{name}, median", median)
-    missed = {name: bar for name, bar in BARS.items() if figures.get(name, 1.0) > bar}
-    print(
-        "bars: " + ", ".join(f"{name} <= {bar:.0%}{' MISSED' if name in missed else ''}" for name, bar in BARS.items())
-    )
+                figures |= {} if which else {f"{name}, mean": mean, f"{name}, median": median}
+    missed = [name for name, bar in BARS.items() if figures.get(name, 1.0) > bar]
+    print("; ".join(f"{name} <= {bar:.0%}{': missed' if name in missed else ''}" for name, bar in BARS.items()))
     return not missed
 
 
 def main(argv: Sequence[str]) -> int:
-    folder, kept = Path(argv[0]), Path(argv[1] if len(argv) > 1 else "dry-published")
-    if "--only" in argv:
-        for row in [
-            row for row in scripted(Material(folder)) if row.asked.row.row_id in argv[argv.index("--only") + 1 :]
-        ]:
-            dry(row, kept)
-        return 0
-    return 0 if grade(folder, kept) else 1
+    """FOLDER: of published tables; KEPT: of what scripts recorded, for the next time. Two folders and ``--kept``: only rows
+    that are there."""
+    words = [word for word in argv if not word.startswith("--")]
+    with tempfile.TemporaryDirectory() as temporary:
+        kept = Path(words[1] if len(words) > 1 else temporary)
+        return int(not grade(Path(words[0]), kept, new="--kept" not in argv))
 
 
 if __name__ == "__main__":

@@ -115,9 +115,10 @@ failures, and 86 ran in the others. Above the whole: 421 failed and 3 ran there,
 do not state recomputation."""
 
 
+_DRY: Mapping[str, Any] = {**_FITTED["dry"], "reach": tuple(_FITTED["dry"]["reach"])}
 DRY = replace(
     PUBLISHED,
-    **{name: tuple(value) if name == "reach" else value for name, value in _FITTED["dry"].items()},
+    **_DRY,
     range=Range(
         gpus=(8, 256),
         params=(125_000_000, 70_000_000_000),
