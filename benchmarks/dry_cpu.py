@@ -134,7 +134,7 @@ def _measured(root: Path, jobs: Sequence[str], world: int, network: str) -> dict
     times = [json.loads((folder / f"{world}-{rank}.json").read_text()) for rank in range(world)]
     found = {}
     for job in jobs:
-        rounds = [max(statistics.median(rank[job][n]) * 1e3 for rank in times) for n in range(1, ROUNDS + 1)]
+        rounds = [max(statistics.median(rank[job][n][1:]) * 1e3 for rank in times) for n in range(ROUNDS)]
         found[job] = statistics.median(rounds), max(rounds) / min(rounds) - 1
     return found
 

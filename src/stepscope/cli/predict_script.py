@@ -103,7 +103,8 @@ def _profiled_host(options: Predict, what: DryWhatIf) -> RankTrace | None:
     StepscopeError."""
     if options.calibrate is None or options.gpu is not None:
         return None
-    from stepscope.results.dry_host import of_host, profiled_rank
+    from stepscope.results.dry_host import of_host, profiled_rank, require_shapes
+    from stepscope.store.reader import read_calibration
 
     trace = profiled_rank(options.calibrate)
     if not of_host(trace):
@@ -116,6 +117,8 @@ def _profiled_host(options: Predict, what: DryWhatIf) -> RankTrace | None:
         )
     if what.compiled or what.priced.gpu or what.priced.link or options.network or options.adapters:
         raise UsageError(f"{options.calibrate} computes on the host: no GPU or link of one is asked about")
+    require_shapes(options.calibrate, trace)
+    read_calibration(options.calib)
     return trace
 
 

@@ -40,16 +40,21 @@ def of_host(trace: RankTrace) -> bool:
     return not trace.meta.device_names and not trace.events.is_device.any()
 
 
-def read_profile(profile: Path, trace: RankTrace, ranks: Iterable[DryRank], calib: Path) -> DryProfile:
-    """Return what was measured of the operators that these ranks call. Raises DataError."""
-    names = {kernel_name(row.op) for rank in ranks for row in rank.operators}
-    rows = rows_by_shapes(RankView(trace), names_in(names))
-    if not rows:
+def require_shapes(profile: Path, trace: RankTrace) -> None:
+    """Raises DataError for a trace whose operators cannot be told apart."""
+    if not len(trace.events.shapes):
         raise DataError(
             f"{profile}: no operator has the shapes of its inputs",
             why="two steps after the window record them, and the job has to make those",
             fix="stepscope profile --shapes, or let it train for longer",
         )
+
+
+def read_profile(profile: Path, trace: RankTrace, ranks: Iterable[DryRank], calib: Path) -> DryProfile:
+    """Return what was measured of the operators that these ranks call. Raises DataError."""
+    require_shapes(profile, trace)
+    names = {kernel_name(row.op) for rank in ranks for row in rank.operators}
+    rows = rows_by_shapes(RankView(trace), names_in(names))
     return DryProfile(
         source=str(profile),
         world_size=trace.meta.world_size or 1,

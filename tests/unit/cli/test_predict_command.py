@@ -239,3 +239,16 @@ def test_a_plan_that_cannot_be_made(more: list[str], said: str, ran: Ran) -> Non
     code, _, text = ran(*PLAN, *more)
     assert code == ExitCode.USAGE
     assert said in text
+
+
+def test_a_profile_of_the_host_asks_for_prices_of_its_network_and_for_no_gpu(tmp_path: Path, ran: Ran) -> None:
+    trace = tmp_path / "rank-0.json"
+    span = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 5}
+    trace.write_text(json.dumps({"traceEvents": [span]}))
+    asked = ("predict", "--gpus", "2", "--calibrate", str(trace))
+    code, _, said = ran(*asked, "--", "python", "train.py")
+    assert (code, "--calib is missing" in said) == (ExitCode.USAGE, True)
+    code, _, said = ran(*asked, "--calib", "c.json", "--network", "infiniband-ndr", "--", "python", "train.py")
+    assert (code, "computes on the host" in said) == (ExitCode.USAGE, True)
+    code, _, said = ran("predict", "--gpus", "2", "--gpu", "h100-sxm", "--calib", "c.json", "--", "python", "train.py")
+    assert (code, "--calib: GPUs are priced by their network" in said) == (ExitCode.USAGE, True)
