@@ -143,7 +143,8 @@ class DryPipeline:
 class DryNote:
     """What the dry run did in place of the script. code: ``value-read`` (a number was read from a tensor without data, and
     ``text`` answered), ``value-decides`` (likewise in a condition), ``skipped`` (what was not carried out), ``loader``,
-    ``compile``, ``spawned`` ... place: the script's line."""
+    ``compile``, ``spawned``, ``evaluation`` (of the model that is trained), ``one-step`` (there is no second),
+    ``alone`` (no process group is made) ... place: the script's line."""
 
     code: str
     text: str

@@ -89,6 +89,13 @@ class Guards:
         for name in ("exit", "quit"):
             replaced(builtins, name, exits)
 
+    def ends(self):
+        if self.session.world > 1 and self.session.backend is None:
+            text = "the script makes no process group: each of {} ranks trains a model of its own".format(
+                self.session.world
+            )
+            self.session.note("alone", text, self.session.place())
+
     def exits(self, plain):
         def leave(code=None):
             self.session.exit_place = self.session.place()
