@@ -19,13 +19,14 @@ from stepscope.records.dry_run import MEMORY_KINDS
 SCRIPT = Path(__file__).parent / "dry_scripts" / "kinds_of_memory.py"
 ALONE = (
     "mlp", "sgd", "fused", "flat", "conv", "gpt", "single", "adafactor", "llama", "checkpoint", "checkpoint-reentrant",
-    "offload", "accumulate", "autocast", "tied", "lora",
+    "checkpoint-function", "offload", "accumulate", "autocast", "tied", "lora",
 )  # fmt: skip
 RANKS = (
     "ddp", "ddp-views", "ddp-accumulate", "zero1", "zero1-views", "fsdp2", "fsdp2-keep", "fsdp2-mixed", "fsdp2-accumulate",
+    "fsdp1", "fsdp1-originals", "tp",
 )  # fmt: skip
 EXACT = ("parameters", "gradients", "optimizer")
-INSIDE = ("checkpoint", "checkpoint-reentrant", "offload")
+INSIDE = ("checkpoint", "checkpoint-reentrant", "checkpoint-function", "offload")
 """Jobs whose own hooks keep what is saved: only their peaks are compared. Of ranks the allocator's profile says nothing:
 gloo copies in threads of its own."""
 PRELOADED = (

@@ -69,7 +69,8 @@ class GPT(nn.Module):
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
         for block in self.blocks:
             if JOB.startswith("checkpoint"):
-                x = checkpoint(block, x, use_reentrant=JOB == "checkpoint-reentrant")
+                call = (lambda y: functional.gelu(y) * y + 1) if JOB == "checkpoint-function" else block
+                x = checkpoint(call, x, use_reentrant=JOB == "checkpoint-reentrant")
             elif JOB == "offload":
                 with torch.autograd.graph.save_on_cpu():
                     x = block(x)
@@ -128,7 +129,7 @@ def optimizer_of(model):
         return ZeroRedundancyOptimizer(
             parameters, torch.optim.AdamW, parameters_as_bucket_view=JOB == "zero1-views", lr=0.001
         )
-    return torch.optim.AdamW(parameters, foreach=JOB not in ("fused", "single"), fused=JOB == "fused")
+    return torch.optim.AdamW(parameters, foreach=JOB not in ("fused", "single", "tp"), fused=JOB == "fused")
 
 
 def batch():
@@ -159,6 +160,20 @@ def main():
         for block in model.blocks:
             fully_shard(block, **options)
         fully_shard(model, **options)
+    if JOB.startswith("fsdp1"):
+        from torch.distributed.fsdp import FullyShardedDataParallel, wrap
+
+        policy = wrap.ModuleWrapPolicy({Block})
+        model = FullyShardedDataParallel(
+            model, auto_wrap_policy=policy, device_id=torch.device("cpu"), use_orig_params=JOB == "fsdp1-originals"
+        )
+    if JOB == "tp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        plan = {"mlp.0": ColwiseParallel(), "mlp.2": RowwiseParallel()}
+        for block in model.blocks:
+            parallelize_module(block, init_device_mesh("cpu", (WORLD,)), plan)
     optimizer = optimizer_of(model)
     for _ in range(3):
         for _ in range(2 if "accumulate" in JOB else 1):
@@ -167,7 +182,7 @@ def main():
                 out = model(x)
                 loss = functional.cross_entropy(out.float().flatten(0, -2), y.flatten())
             loss.backward()
-        if JOB not in ("adafactor",):
+        if JOB not in ("adafactor", "tp"):
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=JOB != "flat")

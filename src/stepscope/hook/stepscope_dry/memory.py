@@ -46,6 +46,7 @@ class Memory:
     def __init__(self, session, torch):
         self.session, self.torch = session, torch
         self.live, self.changes, self.base, self.again, self.outputs = {}, [], [], [], []
+        self.near = (None, None, False)
         self.modules = weakref.WeakValueDictionary()  # by id: a module may have a hash of its own
 
     def keeping(self, function):
@@ -77,6 +78,9 @@ class Memory:
                 if block.kind is None:
                     block.kind = "activations"
             self.again = []
+        if origin[1] is None:  # of a wrapper's hook: where the backward pass is
+            origin = self.near
+        self.near = origin
         for tensor in tensors:
             self.seen(tensor, origin)
 

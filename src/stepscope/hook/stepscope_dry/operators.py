@@ -157,7 +157,7 @@ class Recorder:
     def origin(self):
         """Return (module, place, whether it is a forward pass again) of what runs now."""
         session, path = self.session, self.modules.path
-        if session.phase == "backward" and path is None:
+        if session.phase == "backward" and path is None and (session.twice or not self.modules.grad()):
             node = self.node()
             begun = None if node is None else self.origins.get(node._sequence_nr())
             return (*(begun or (None, None)), False)

@@ -47,6 +47,7 @@ class Session:
         self.folder = os.environ.get("PWD") or os.getcwd()
         self.phase = "before"
         self.step = self.micro_steps = self.paused = 0
+        self.twice = False  # the backward pass is to be differentiated again
         self.samples = self.tokens = None
         self.device = "cpu"
         self.backend = None
@@ -122,7 +123,7 @@ class Session:
         def run_backward(*args, **kwargs):
             if self.phase == "backward" or self.paused:
                 return engine(*args, **kwargs)
-            before, self.phase = self.phase, "backward"
+            before, self.phase, self.twice = self.phase, "backward", len(args) > 3 and bool(args[3])
             for part in self.parts.values():
                 if hasattr(part, "backward_begins"):
                     part.backward_begins()
