@@ -13,7 +13,7 @@ from stepscope.predict.dry.kernels import computed_flop, kernel_s, kind_of, mode
 from stepscope.predict.dry.traffic import job_calls, priced
 from stepscope.predict.job import MeasuredJob, PricedCall, Replayed, replayed_at
 from stepscope.predict.overlap import Transport
-from stepscope.predict.step.calibration import EXTRAPOLATED, MEMORY_LIMIT, StepCalibration, of_dry_runs, reach_at
+from stepscope.predict.step.calibration import EXTRAPOLATED, StepCalibration, of_dry_runs, reach_at, verdict
 from stepscope.predict.step.layout import Cluster
 from stepscope.predict.step.roofline import Roofline
 from stepscope.records.dry_run import MEMORY_KINDS, DryOperator, DryRank
@@ -238,7 +238,7 @@ def fit_in(rank: DryRank, device_bytes: int, *, base_bytes: float, fragmentation
     return DryFit(
         by_kind=by_kind, base_bytes=base_bytes, slack_bytes=slack, device_bytes=device_bytes,
         place=rank.memory.peak_place,
-        verdict="fits" if needs <= MEMORY_LIMIT * device_bytes else "tight" if needs <= device_bytes else "too large",
+        verdict=verdict(needs, device_bytes),
     )  # fmt: skip
 
 

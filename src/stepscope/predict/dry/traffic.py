@@ -36,6 +36,7 @@ def job_calls(rank: DryRank, clocks: Clocks) -> list[JobCall]:
                 ready_ns=ready,
                 needed_ns=max(ready, needed),
                 group=rank.groups[call.group].axis or meshes.WORLD,
+                activations=call.carries == "activations",
             )
         )
     return calls

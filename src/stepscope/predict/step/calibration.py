@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from stepscope.core.dataclass import record
 from stepscope.machine.peaks import Accelerator
@@ -129,6 +129,18 @@ DRY = replace(
 attention was not written."""
 
 DRY_BEFORE_HOPPER = replace(DRY, **_FITTED["dry_ampere"])
+
+
+def verdict(needs_bytes: float, device_bytes: float) -> Literal["fits", "tight", "too large"]:
+    """Return whether it fits with the reserve of ``MEMORY_LIMIT``; tight: it takes some of the reserve, and not more than
+    there is: published layouts of that kind ran or failed."""
+    return (
+        "fits"
+        if needs_bytes <= MEMORY_LIMIT * device_bytes
+        else "tight"
+        if needs_bytes <= device_bytes
+        else "too large"
+    )
 
 
 def of_stack(name: str | None) -> StepCalibration:

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
-from stepscope.predict.step.calibration import EXTRAPOLATED, MEMORY_LIMIT, StepCalibration, reach_at
+from stepscope.predict.step.calibration import EXTRAPOLATED, StepCalibration, reach_at, verdict
 from stepscope.predict.step.exposed import exposed, held_parameters, pipeline_time
 from stepscope.predict.step.layout import Cluster, Layout, check
 from stepscope.predict.step.memory import PredictedMemory, stage_memory
@@ -97,13 +97,11 @@ class StepPrediction:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits with the reserve of ``MEMORY_LIMIT``."""
-        return self.memory.total <= MEMORY_LIMIT * self.cluster.gpu.total_bytes
+        return verdict(self.memory.total, self.cluster.gpu.total_bytes) == "fits"
 
     @property
     def tight(self) -> bool:
-        """Whether it takes some of the reserve, and not more than there is: published layouts of that kind ran or failed."""
-        return not self.fits and self.memory.total <= self.cluster.gpu.total_bytes
+        return verdict(self.memory.total, self.cluster.gpu.total_bytes) == "tight"
 
 
 def predict_step(
