@@ -28,7 +28,9 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention, sil
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-if not os.environ.get("REAL_PROCESSOR"):
+LARGER = 32 if os.environ.get("REAL_PROCESSOR") else 1
+"""Batch of this machine's own processor over that of the planted one."""
+if LARGER == 1:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "models"))
     import planted_processor
 
@@ -96,15 +98,15 @@ class Transformer(nn.Module):
 
 
 def rows() -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(48, 512), torch.randint(16, (48,))
+    return torch.randn(48 * LARGER, 512), torch.randint(16, (48 * LARGER,))
 
 
 def images() -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(8, 3, 48, 48), torch.randint(16, (8,))
+    return torch.randn(8 * LARGER, 3, 48, 48), torch.randint(16, (8 * LARGER,))
 
 
 def tokens() -> tuple[torch.Tensor, torch.Tensor]:
-    x = torch.randint(1024, (1, 33))
+    x = torch.randint(1024, (LARGER, 33))
     return x[:, :-1], x[:, 1:]
 
 
