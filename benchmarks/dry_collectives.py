@@ -19,7 +19,7 @@ SHAPES = (
     "ddp", "ddp-1mb", "ddp-sync", "ddp-sync-twice", "ddp-static", "ddp-unused", "ddp-static-unused", "ddp-view",
     "ddp-fp16", "ddp-powersgd", "ddp-buffers", "ddp-pictures", "fsdp2", "fsdp2-mixed", "fsdp2-keep",
     "fsdp2-accumulate", "hsdp", "fsdp1", "fsdp1-mixed", "fsdp1-grad", "fsdp1-none", "fsdp1-originals",
-    "fsdp1-accumulate", "fsdp1-hybrid", "zero1", "zero1-view", "tp", "sp", "tp-fsdp2", "tp-ddp", "ep",
+    "fsdp1-accumulate", "fsdp1-hybrid", "zero1", "zero1-view", "tp", "sp", "tp-fsdp2", "tp-ddp", "loss-parallel", "ep",
     "ep-functional",
 )  # fmt: skip
 ELSEWHERE = ("ddp-powersgd",)

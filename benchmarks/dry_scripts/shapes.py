@@ -185,6 +185,31 @@ def tp():
     train(torch.optim.AdamW(model.parameters()), loss)
 
 
+def loss_parallel():
+    """The plan of language models: layers and vocabulary in parts, and the loss of parts of the vocabulary."""
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor import parallel as tensor_parallel
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    model = Language()
+    columns, rows = tensor_parallel.ColwiseParallel, tensor_parallel.RowwiseParallel
+    plan = {"tokens": rows(input_layouts=Replicate()), "head": columns(use_local_output=False)}
+    for number in range(len(model.blocks)):
+        plan[f"blocks.{number}.up"] = columns()
+        plan[f"blocks.{number}.down"] = rows()
+    tensor_parallel.parallelize_module(model, mesh, plan)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+
+    def loss():
+        tokens = torch.randint(VOCAB, TOKENS)
+        with tensor_parallel.loss_parallel():
+            out = functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+            out.backward()
+        return torch.zeros((), requires_grad=True)
+
+    train(optimizer, loss)
+
+
 def ep():
     import torch.distributed._functional_collectives as functional_collectives
     from torch.distributed.nn.functional import all_to_all_single
@@ -237,4 +262,14 @@ if not dist.is_initialized():
     dist.init_process_group("gloo")
 torch.manual_seed(0)
 KIND = SHAPE.partition("-")[0]
-{"ddp": ddp, "fsdp2": fsdp2, "hsdp": fsdp2, "fsdp1": fsdp1, "zero1": zero1, "tp": tp, "sp": tp, "ep": ep}[KIND]()
+{
+    "ddp": ddp,
+    "fsdp2": fsdp2,
+    "hsdp": fsdp2,
+    "fsdp1": fsdp1,
+    "zero1": zero1,
+    "tp": tp,
+    "sp": tp,
+    "ep": ep,
+    "loss": loss_parallel,
+}[KIND]()

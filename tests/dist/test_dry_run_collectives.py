@@ -16,7 +16,7 @@ from tests.dry_runs import dry_run
 from stepscope.rank.mesh import Mesh
 
 SHAPES = (
-    ("ddp-sync", 2), ("ddp-static-unused", 2), ("ddp-unused", 2), ("ddp-fp16", 2), ("fsdp1-mixed", 2), ("zero1", 2),
+    ("ddp-sync", 2), ("ddp-static-unused", 2), ("ddp-unused", 2), ("fsdp1-mixed", 2), ("zero1", 2),
     ("hsdp", 4), ("tp-fsdp2", 4),
 )  # fmt: skip
 

@@ -78,7 +78,7 @@ def _verify_parameters(group, parameters, logger=None):
 
 
 def _register_hook(reducer, state, hook):
-    if "hook_with_zero_step" in hook.__qualname__:
+    if "hook_with_zero_step" in getattr(hook, "__qualname__", ""):
         reducer.session.fail(
             "unsupported",
             "ZeroRedundancyOptimizer steps within the backward pass",
