@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 CPU = torch.device("cpu")
 
@@ -32,12 +33,12 @@ def count(out: Path, argv: list[str]) -> None:
 class _Storages(MemTracker):
     """torch's count of all storages, without what it keeps of modules, of which it knows one call each."""
 
-    before: frozenset[int] | None = None
-    """Storages that were there as this forward pass began."""
+    before: WeakIdKeyDictionary | None = None
+    """Storages that were there as this forward pass began: another may get the address of one that is freed."""
 
     def _pre_fw_hook(self, *_: Any) -> None:
         if self.before is None:
-            self.before = frozenset(storage._cdata for storage in self._WINFO)
+            self.before = WeakIdKeyDictionary(dict.fromkeys(self._WINFO, True))
 
     def _post_fw_hook(self, *_: Any) -> None:
         pass
@@ -101,8 +102,7 @@ class _Step:
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if self.saved is not None:
-                size = sum(size for key, size in self.saved.items() if key not in (self.storages.before or ()))
-                self.found["activations"] = max(self.found["activations"], size)
+                self.found["activations"] = max(self.found["activations"], sum(self.saved.values()))
                 self.saved = self.storages.before = None
             try:
                 return engine(*args, **kwargs)
@@ -113,7 +113,7 @@ class _Step:
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
-        if self.saved is not None:
+        if self.saved is not None and tensor.untyped_storage() not in (self.storages.before or ()):
             self.saved.update(_storages([tensor]))
         return tensor
 
