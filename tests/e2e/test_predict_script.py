@@ -16,7 +16,7 @@ from tests.e2e.runs import Here
 pytest.importorskip("torch")
 
 SCRIPT = """
-import os
+import os, parts
 import torch, torch.nn as nn, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,6 +31,8 @@ for step in range(10):
     optimizer.step()
     optimizer.zero_grad()
     print(step, loss.item())
+    os.makedirs("out", exist_ok=True)
+    open("out/log.txt", "a").write("step")
 torch.save(model.state_dict(), "model.pt")
 """
 GPUS = ("--gpus", "16", "--gpu", "h100-sxm", "--network", "infiniband-ndr")
@@ -40,6 +42,7 @@ WEIGHTS = 2 * 512 * 2048 + 512 + 2048
 
 def test_a_script_is_predicted_and_leaves_its_folder_alone(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "parts.py").write_text("import torch")
     stepscope = Here(tmp_path)
     before = set(tmp_path.iterdir())
     done = stepscope("predict", *GPUS, "--json", "-o", "dry", "--", *LAUNCHER, "train.py")

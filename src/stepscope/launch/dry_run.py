@@ -144,6 +144,7 @@ class _Rank:
             **(_accelerate_variables(program, world) if program.launcher == "accelerate" else {}),
             **(_launcher_variables(program.launcher, world, rank, local) if program.launcher or world > 1 else {}),
             "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
             "STEPSCOPE_HOOK": json.dumps({"dry": options}),
             "PYTHONPATH": os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
