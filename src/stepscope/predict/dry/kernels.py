@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Literal
 
+from stepscope.machine.peaks import Accelerator
 from stepscope.predict.step.roofline import Roofline
 from stepscope.records.dry_run import DryOperator, DryRank
 
@@ -61,13 +61,14 @@ def item_bytes(dtype: str) -> int:
     return BYTES.get(dtype.removeprefix("torch."), 1)
 
 
-def precision_of(dtypes: Sequence[str], *, tf32: bool) -> str:
-    """Return the matrix rate that operands of these types use."""
-    names = [name.removeprefix("torch.") for name in dtypes]
+def precision_of(row: DryOperator, gpu: Accelerator, *, tf32: bool) -> str:
+    """Return the matrix rate that an operator uses. tf32: FP32 products may take TF32; convolutions do by default."""
+    names = [name.removeprefix("torch.") for name in row.dtypes]
     if any(name.startswith("float8") for name in names):
         return "fp8"
     precision = next((PRECISIONS[name] for name in names if name in PRECISIONS), "fp32")
-    return "tf32" if precision == "fp32" and tf32 else precision
+    shorter = (tf32 or "convolution" in row.op) and "tf32" in gpu.peak_flops_per_s
+    return "tf32" if precision == "fp32" and shorter else precision
 
 
 def uses_tf32(rank: DryRank) -> bool:
@@ -104,11 +105,11 @@ def kernel_s(row: DryOperator, roofline: Roofline, *, tf32: bool = False) -> flo
     kind, size = kind_of(row), row.read_bytes + row.written_bytes
     if kind == "view":
         return 0.0
-    if kind == "product":
-        return roofline.product(row.flop, size, precision_of(row.dtypes, tf32=tf32))
-    if kind == "attention":
-        precision = precision_of(row.dtypes, tf32=tf32)
-        return roofline.attention(computed_flop(row), precision, backward=is_backward(row)) + roofline.least
     if kind == "optimizer":
         return roofline.optimized(size) + roofline.least
-    return roofline.moved(size) + roofline.least
+    if kind not in ("product", "attention"):
+        return roofline.moved(size) + roofline.least
+    precision = precision_of(row, roofline.gpu, tf32=tf32)
+    if kind == "product":
+        return roofline.product(row.flop, size, precision)
+    return roofline.attention(computed_flop(row), precision, backward=is_backward(row)) + roofline.least

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from math import prod
 
 from stepscope.core.dataclass import record
+from stepscope.machine.peaks import Accelerator
 from stepscope.predict.dry.clocks import Clocks, Work, gpu_work, run_clocks
 from stepscope.predict.dry.kernels import computed_flop, kernel_s, kind_of, model_flop, precision_of, uses_tf32
 from stepscope.predict.dry.traffic import job_calls, priced
@@ -95,7 +96,7 @@ class Pricing:
         unseen = c.range is not None and cluster.gpu.key not in c.range.accelerators
         wide = EXTRAPOLATED if unseen else 1.0
         flop, calls = flop_of(rank), Counter(rank.order)
-        precision = _precision(rank, tf32=uses_tf32(rank))
+        precision = _precision(rank, cluster.gpu)
         peak = Roofline(cluster.gpu, c).specified(precision) * step / 1e9
         replicas = cluster.gpus // same_data(rank)
         return DryStep(
@@ -173,13 +174,13 @@ def flop_of(rank: DryRank) -> dict[tuple[str, str], float]:
     return total
 
 
-def _precision(rank: DryRank, *, tf32: bool) -> str:
+def _precision(rank: DryRank, gpu: Accelerator) -> str:
     """Return the type in which most of the products' FLOP are computed."""
     by: dict[str, float] = defaultdict(float)
     for index, count in Counter(rank.order).items():
         row = rank.operators[index]
         if row.flop:
-            by[precision_of(row.dtypes, tf32=tf32)] += row.flop * count
+            by[precision_of(row, gpu, tf32=uses_tf32(rank))] += row.flop * count
     return max(by, key=lambda precision: by[precision], default="fp32")
 
 

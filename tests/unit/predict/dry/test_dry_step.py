@@ -39,6 +39,10 @@ def test_a_product_takes_its_flop_at_the_rate_of_its_type() -> None:
     assert kernel_s(LARGE, roofline) == pytest.approx(flop / TERA)
     assert kernel_s(product(8192, 8192, 8192, dtype="float32"), roofline) == pytest.approx(flop / 66.9e12)
     assert kernel_s(product(8192, 8192, 8192, dtype="float32"), roofline, tf32=True) == pytest.approx(flop / 494.7e12)
+    convolution = replace(product(8192, 8192, 8192, dtype="float32"), op="aten.convolution.default")
+    assert kernel_s(convolution, roofline) == pytest.approx(flop / 494.7e12)
+    volta = Roofline(Cluster.of("v100-sxm2-32gb", 8).gpu, IDEAL)
+    assert kernel_s(convolution, volta) == kernel_s(product(8192, 8192, 8192, dtype="float32"), volta, tf32=True)
     with pytest.raises(UsageError, match="no fp8 matrix rate"):
         kernel_s(product(64, 64, 64, dtype="float8_e4m3fn"), Roofline(Cluster.of("a100-sxm4-80gb", 8).gpu, IDEAL))
 
