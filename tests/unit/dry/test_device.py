@@ -100,4 +100,5 @@ def test_a_script_finds_the_gpus_asked_for(tmp_path: Path) -> None:
     assert any(op.startswith("aten._foreach_addcdiv_") for op in optimizer)
     products = [row for row in record["operators"] if row["op"] in ("aten.mm.default", "aten.addmm.default")]
     assert {row["dtypes"][0] for row in products} == {"float16"}
-    assert {note["code"] for note in record["notes"]} <= {"value-read"}
+    assert said["scaled"] == 65536
+    assert {note["code"] for note in record["notes"]} == {"alone"}

@@ -1,8 +1,11 @@
-"""Optimizers' operators on lists of DTensors are run on their parts, without asking how each of hundreds is laid out.
+"""DTensor's work that has nothing to find out here is left out: layouts of optimizers' lists, offsets of random numbers.
 
-For such an operator, element by element, the layout of a result is that of its operands; torch derives it for every tensor
-from all of them, which takes seconds for the parameters of a model.
+An optimizer's operators are run on the parts of this rank, without asking how each of hundreds is laid out. For such an
+operator, element by element, the layout of a result is that of its operands; torch derives it for every tensor from all of
+them. Which random numbers are those of this rank does not matter where none is drawn. Both take seconds for a large model.
 """
+
+import functools
 
 from stepscope_dry.imports import when_imported
 
@@ -13,11 +16,14 @@ FUSED = ("_fused_adam_", "_fused_adamw_", "_fused_sgd_")
 
 def begin(session):
     when_imported("torch.distributed.tensor._api", lambda module: give(module.DTensor._op_dispatcher))
+    when_imported("torch.distributed.tensor._random", draw_alike)
+
+
+def draw_alike(module):
+    module._RNGStateTracker.distribute_region_enabled = property(lambda tracker: False, lambda tracker, value: None)
 
 
 def give(dispatcher):
-    import functools
-
     handler = functools.partial(on_parts, dispatcher)
     dispatcher._custom_op_handlers.update(dict.fromkeys(operators(), handler))
 
