@@ -98,8 +98,8 @@ def fsdp2():
     options = {"reshard_after_forward": SHAPE != "fsdp2-keep"}
     if SHAPE in ("fsdp2-mixed", "hsdp"):
         options["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
-    if SHAPE == "hsdp":
-        options["mesh"] = two_of(("replicate", "shard"))
+    whole = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("shard",))
+    options["mesh"] = two_of(("replicate", "shard")) if SHAPE == "hsdp" else whole
     model = Language()
     for block in model.blocks:
         fully_shard(block, **options)
