@@ -86,9 +86,9 @@ def host_pricing(profile: DryProfile, ranks: Iterable[DryRank], *, overlap: bool
     if own is None:
         raise DataError(f"the dry run has no step of {profile.world_size}, the ranks of {profile.source}")
     measured = measured_rank(own, profile.operators, profile.parts)
-    if measured.share < LEAST:
+    if measured.operators.share < LEAST:
         raise DataError(
-            f"{profile.source} measures {measured.share:.0%} of what this script's operators take",
+            f"{profile.source} measures {measured.operators.share:.0%} of what this script's operators take",
             why="they are known by their names and shapes: another script or batch was profiled",
             fix="profile the same script with the batch of one rank",
         )

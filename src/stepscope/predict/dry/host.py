@@ -14,7 +14,7 @@ from stepscope.core.units import format_percent
 from stepscope.predict.collectives.costs import Price
 from stepscope.predict.dry.clocks import Work, run_clocks
 from stepscope.predict.dry.kernels import kind_of
-from stepscope.predict.dry.measured import KernelTime, calibrated
+from stepscope.predict.dry.measured import Calibrated, KernelTime, calibrated
 from stepscope.predict.dry.step import (
     TimedRank,
     fit_in,
@@ -52,13 +52,13 @@ def host_ns(row: DryOperator) -> float:
 @record
 class MeasuredRank:
     """One rank as it was profiled. kernel_ns: of one call of an operator, by its phase; between_ns: what follows each call
-    in a phase: Python, dispatch. beside_ns: parts of the step in which nothing is called. share: of the time of operators,
-    that of those measured with their shapes."""
+    in a phase: Python, dispatch. beside_ns: parts of the step in which nothing is called. operators: as they
+    were measured."""
 
+    operators: Calibrated
     kernel_ns: KernelTime
     between_ns: Mapping[str, float]
     beside_ns: Mapping[str, float]
-    share: float
 
 
 def measured_rank(rank: DryRank, operators: Iterable[ProfiledOperator], parts: Mapping[str, float]) -> MeasuredRank:
@@ -83,10 +83,10 @@ def measured_rank(rank: DryRank, operators: Iterable[ProfiledOperator], parts: M
     # With the profiler steps are longer: operators that take more than the part without it are shorter there.
     shorter = {key: parts[key] / spent[key] for key, ns in rest.items() if ns < 0 and parts.get(key)}
     return MeasuredRank(
+        operators=made,
         kernel_ns=lambda row: made.kernel_ns(row) * shorter.get(part.get(row.phase, ""), 1.0),
         between_ns={phase: max(0.0, rest[key]) / calls[key] for phase, key in part.items() if key in rest},
         beside_ns={key: ns for key, ns in parts.items() if key not in spent},
-        share=made.share,
     )
 
 
@@ -112,7 +112,7 @@ class HostPricing:
         parts = {**parts_of(middle), "idle": 0.0}  # what is computed is all that the one clock counts
         for part, ns in self.measured.beside_ns.items():
             parts[part] = parts.get(part, 0.0) + ns
-        step, share = sum(parts.values()), self.measured.share
+        step, share = sum(parts.values()), self.measured.operators.share_of(rank)
         doubt = clocks.length_ns * (share * COVERED + (1 - share) * NEAREST)
         flop = flop_of(rank)
         replicas = rank.world_size // same_data(rank)

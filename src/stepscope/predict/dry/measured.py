@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from stepscope.core.dataclass import record
@@ -23,10 +23,22 @@ Key = tuple[str, tuple[tuple[int, ...], ...]]
 
 @record
 class Calibrated:
-    """kernel_ns: what operators take. share: of the predicted time, that whose operators were measured with their shapes."""
+    """kernel_ns: what operators take. share: of the predicted time, that whose operators were measured with their shapes.
+    times: ns of a call of those."""
 
     kernel_ns: KernelTime
     share: float
+    times: Mapping[Key, float]
+
+    def share_of(self, rank: DryRank) -> float:
+        """Return the share of the time of a rank's operators that were measured with their shapes."""
+        whole = covered = 0.0
+        for index, count in Counter(rank.order).items():
+            row = rank.operators[index]
+            time = count * self.kernel_ns(row)
+            whole += time
+            covered += time if key_of(row) in self.times else 0.0
+        return covered / whole if whole else 0.0
 
 
 def calibrated(
@@ -60,7 +72,7 @@ def calibrated(
             time = _time_between(near, predicted)
         return there(row) * time / predicted
 
-    return Calibrated(kernel_ns=kernel_ns, share=covered / whole if whole else 0.0)
+    return Calibrated(kernel_ns=kernel_ns, share=covered / whole if whole else 0.0, times=times)
 
 
 def _time_between(points: Sequence[tuple[float, float]], predicted: float) -> float:

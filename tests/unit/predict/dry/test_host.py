@@ -82,3 +82,14 @@ def test_the_interval_holds_the_prices_of_what_is_exposed() -> None:
 def test_a_trace_alone_spreads_what_lies_between_over_all_operators() -> None:
     measured = measured_rank(rank_of(1), ROWS, {"other": 14 * MS})
     assert measured.between_ns == {"forward": 1 * MS, "backward": 1 * MS}
+
+
+def test_operators_of_other_shapes_are_said_and_doubted() -> None:
+    half = replace(
+        FORWARD, shapes=((2048,),), read_bytes=FORWARD.read_bytes // 2, written_bytes=FORWARD.written_bytes // 2
+    )
+    halved = replace(rank_of(4), operators=(half, BACKWARD))
+    whole, other = pricing().whole(rank_of(4)), pricing().whole(halved)
+    assert "100% of their time" in whole.rests_on
+    assert "100% of their time" not in other.rests_on
+    assert other.high_ns / other.step_ns > whole.high_ns / whole.step_ns
