@@ -41,6 +41,8 @@ _NOTES = {
     "value-decides": "a value that decides what the script does was answered",
     "skipped": "left out, as no part of a step",
     "loader": "batches have the loader's shapes",
+    "experts": "what a router chooses was taken to be even",
+    "pipeline": "shapes that a stage sends were taken to be those that another sends",
     "compile": "torch.compile: run eagerly, priced as fused; graph breaks and recompilations are not simulated",
 }
 """Code of a note -> what happened there."""
