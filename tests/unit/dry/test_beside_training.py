@@ -169,6 +169,21 @@ def test_a_script_that_takes_one_step_is_recorded_with_it(tmp_path: Path) -> Non
     assert {"one-step", "alone"} <= {note["code"] for note in record["notes"]}
 
 
+def test_a_script_without_an_optimizer_of_torch_steps_between_its_passes(tmp_path: Path) -> None:
+    script = """
+    import torch
+    model = torch.nn.Linear(8, 2)
+    for _ in range(4):
+        model(torch.randn(4, 8)).sum().backward()
+        for p in model.parameters():
+            p.data.add_(p.grad, alpha=-0.1)
+            p.grad = None
+    """
+    record = dry_run(script, tmp_path, world=1)
+    assert (record["steps"], record["micro_steps"], record["samples"]) == (2, 1, 4)
+    assert sum("add_" in record["operators"][row]["op"] for row in record["order"]) == 2
+
+
 def test_evaluation_is_no_part_of_the_step_and_a_teacher_is(tmp_path: Path) -> None:
     record = dry_run(
         TRAINS

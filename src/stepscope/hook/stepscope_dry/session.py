@@ -61,7 +61,7 @@ class Session:
         self.at_step = []
         """Functions that are called as a step begins: what they recorded so far is of a step that is over."""
         self.mode = self.exit_place = self.only_step = None
-        self.pid, self.trains = os.getpid(), False
+        self.pid, self.trains, self.has_optimizer = os.getpid(), False, False
 
     # --- where the script is
 
@@ -107,6 +107,13 @@ class Session:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         self.watch_backward(torch)
+        init = torch.optim.Optimizer.__init__
+
+        def init_optimizer(optimizer, *args, **kwargs):
+            self.has_optimizer = True
+            init(optimizer, *args, **kwargs)
+
+        torch.optim.Optimizer.__init__ = init_optimizer
         register_optimizer_step_pre_hook(self.step_begins)
         register_optimizer_step_post_hook(self.step_ends)
         sys.excepthook = self.uncaught
@@ -142,6 +149,9 @@ class Session:
             self.trains = True
             for function in self.at_step:
                 function()
+        elif self.micro_steps and not self.has_optimizer:
+            self.note("own-optimizer", "the script has no optimizer of torch: its step ends where the next one begins")
+            self.step_over()
 
     def step_begins(self, optimizer, args, kwargs):
         if os.getpid() != self.pid or self.paused:
@@ -181,8 +191,10 @@ class Session:
             pass
         self.phase = "optimizer" if self.stepping else "other"
         counted = self.options.get("step_optimizer", 1)
-        if len(self.optimizers) < counted or optimizer is not self.optimizers[counted - 1]:
-            return
+        if len(self.optimizers) >= counted and optimizer is self.optimizers[counted - 1]:
+            self.step_over()
+
+    def step_over(self):
         self.step += 1
         if self.step >= self.last:
             self.end()
