@@ -12,9 +12,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from stepscope import __version__
-from stepscope.cli.command import Options, after_dashes
+from stepscope.cli.command import Options, _fields, after_dashes
 from stepscope.cli.commands import REGISTRY
-from stepscope.core.errors import ExitCode
+from stepscope.core.errors import ExitCode, UsageError
 
 PANELS = ("Start here", "Look at a job", "Measure", "Predict", "Look at a machine", "On a cluster", "Reference")
 """Headings of the list of commands, in their order; others follow."""
@@ -68,6 +68,10 @@ class _Command(_PlainHelp, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words, after = after_dashes(self.kind, args)
         rest = super().parse_args(ctx, words)
+        if not after and any(field.after and ctx.params.get(name) for name, field in _fields(self.kind).items()):
+            raise UsageError(
+                "the training command begins after `--`", fix=f"stepscope {ctx.info_name} ... -- torchrun train.py"
+            )
         ctx.params.update(after)
         return rest
 

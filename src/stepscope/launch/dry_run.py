@@ -23,7 +23,7 @@ from stepscope.core.errors import DataError, MissingError, UsageError
 from stepscope.core.forks import usable_cores
 from stepscope.core.processes import ask
 from stepscope.launch.hooked_job import HOOK, check_program
-from stepscope.launch.training_command import RankProgram, rank_program
+from stepscope.launch.training_command import PYTHON, RankProgram, rank_program
 from stepscope.machine.peaks import Accelerator
 from stepscope.records.dry_run import DryFailure, DryRank, DryRun
 from stepscope.store.layout import DryLayout
@@ -76,6 +76,9 @@ def dry_run(
     """
     program = rank_program(run.command)
     check_program(program.words)
+    script = next((word for word in program.words[:3] if word.endswith(".py")), None)
+    if script is not None and PYTHON.fullmatch(Path(program.words[0]).name) and not Path(script).is_file():
+        raise UsageError(f"{script}: no such file", fix="check the command after `--`, and the folder that you are in")
     if settings.batch_from is not None and not settings.batch_from.is_file():
         raise UsageError(f"--batch-from {settings.batch_from}: no such file")
     per_node = run.ranks_per_node or program.ranks or (settings.gpu.node if settings.gpu else max(run.gpus))
