@@ -126,22 +126,22 @@ def _fuse(rank: DryRank, roofline: Roofline, compiled: Sequence[bool], work: lis
 
 def fused_bytes(rows: Iterable[DryOperator]) -> int:
     """Bytes that one kernel moves for these operators: what is read and was not made before it, and what is made and not
-    read after. A tensor is known by its size and type alone."""
-    made: Counter[tuple[int, int]] = Counter()
-    unread: Counter[tuple[int, int]] = Counter()
+    read after. A tensor is known by its bytes alone: views have others of its facts."""
+    made: Counter[int] = Counter()
+    unread: Counter[int] = Counter()
     moved = 0
     for row in rows:
-        for key, count in Counter(_tensors(row.shapes, row.dtypes)).items():
-            inside = min(count, made[key])
-            unread[key] = max(0, unread[key] - inside)
-            moved += (count - inside) * key[0] * key[1]
-        for key in _tensors(row.out_shapes, row.out_dtypes):
-            made[key] += 1
-            unread[key] += 1
-    return moved + sum(count * elements * item for (elements, item), count in unread.items())
+        for size, count in Counter(_sizes(row.shapes, row.dtypes)).items():
+            inside = min(count, made[size])
+            unread[size] = max(0, unread[size] - inside)
+            moved += (count - inside) * size
+        for size in _sizes(row.out_shapes, row.out_dtypes):
+            made[size] += 1
+            unread[size] += 1
+    return moved + sum(count * size for size, count in unread.items())
 
 
-def _tensors(shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> Iterable[tuple[int, int]]:
-    """Yield elements and bytes of each."""
+def _sizes(shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> Iterable[int]:
+    """Yield the bytes of each tensor."""
     for shape, dtype in zip(shapes, dtypes, strict=False):
-        yield prod(shape), item_bytes(dtype)
+        yield prod(shape) * item_bytes(dtype)
