@@ -208,6 +208,18 @@ def test_evaluation_is_no_part_of_the_step_and_a_teacher_is(tmp_path: Path) -> N
     assert sum(flop) == 3 * (2 * 4 * 8 * 2)  # of the teacher, forward, backward
 
 
+def test_metrics_of_a_hub_are_not_fetched(tmp_path: Path) -> None:
+    (tmp_path / "evaluate.py").write_text("def load(name):\n    raise OSError('no such metric')\n")
+    script = """
+    import importlib.util
+    assert importlib.util.find_spec("evaluate") is not None
+    import evaluate
+    evaluate.load("accuracy").add_batch(predictions=1)
+    """
+    record = dry_run(TRAINS + script + FOREVER, tmp_path, world=1)
+    assert "script.py:14" in skipped(record)
+
+
 def test_an_assertion_without_words_is_said_by_its_line(tmp_path: Path) -> None:
     failure = dry_run(TRAINS + "\n    assert 100 % 8 == 0", tmp_path, world=8)
     assert "100 % 8 == 0" in failure["text"]

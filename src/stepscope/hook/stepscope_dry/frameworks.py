@@ -1,5 +1,7 @@
 """What training frameworks do beside training: they load no weights, keep no checkpoint, ask no hub, and do not evaluate."""
 
+import sys
+
 from stepscope_dry.guards import Absorbing
 from stepscope_dry.imports import replaced, when_imported
 
@@ -76,12 +78,28 @@ class Frameworks:
                 config, module.PreTrainedConfig if hasattr(module, "PreTrainedConfig") else module.PretrainedConfig
             ):
                 config, kwargs = cls.config_class.from_pretrained(config or name, return_unused_kwargs=True, **kwargs)
+            if dtype is None and sys.modules["transformers"].__version__ < "5":
+                dtype = sys.modules["torch"].float32  # later ones take what the configuration names
             if dtype is not None:
                 options["dtype" if hasattr(config, "dtype") else "torch_dtype"] = (
                     config.dtype if dtype == "auto" else dtype
                 )
+            for what in ("tp_plan", "tp_size", "distributed_config", "quantization_config"):
+                if (kwargs.get(what) or getattr(config, what, None)) not in (None, 1):
+                    session.fail(
+                        "unsupported",
+                        "{} changes the weights as they are read, and a dry run reads none".format(what),
+                        session.place(),
+                        fix="leave it out, or share the model by torch.distributed.tensor.parallel",
+                    )
             session.note("skipped", "the weights of {} are not read".format(name), session.place())
             model = cls._from_config(config, **options).eval()
+            device = kwargs.get("device_map")
+            device = device.get("") if isinstance(device, dict) else device
+            if device is not None:
+                model.to(
+                    "cuda" if isinstance(device, str) and device.startswith(("auto", "balanced", "seq")) else device
+                )
             return (model, {}) if quiet else model
 
         module.PreTrainedModel.from_pretrained = classmethod(from_pretrained)
