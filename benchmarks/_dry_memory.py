@@ -113,7 +113,8 @@ class _Step:
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
-        if self.saved is not None and tensor.untyped_storage() not in (self.storages.before or ()):
+        storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
+        if self.saved is not None and storage not in (self.storages.before or ()):
             self.saved.update(_storages([tensor]))
         return tensor
 
