@@ -217,7 +217,7 @@ def test_metrics_of_a_hub_are_not_fetched(tmp_path: Path) -> None:
     evaluate.load("accuracy").add_batch(predictions=1)
     """
     record = dry_run(TRAINS + script + FOREVER, tmp_path, world=1)
-    assert "script.py:14" in skipped(record)
+    assert "script.py:15" in skipped(record)
 
 
 def test_an_assertion_without_words_is_said_by_its_line(tmp_path: Path) -> None:
