@@ -176,7 +176,8 @@ class Device:
 
         def used(device=None):
             memory = self.session.parts.get("memory")
-            return sum(block.size for block, _ in list(memory.live.values())) if memory is not None else 0
+            blocks = [block for block, _ in list(memory.live.values())] if memory is not None else []
+            return sum(block.size for block in blocks if block.device != "cpu")
 
         def stats(device=None):
             answer = collections.defaultdict(int)

@@ -14,6 +14,9 @@ GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
 HOOKS = "_ZN2at6detail12getCUDAHooksEv"
 CUDA, LAZY = 1, 17
 MOST_FUNCTIONS = 256
+HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""What hides devices of this machine from a build for CUDA: the script gets those that are not there."""
+
 WORD = ctypes.sizeof(ctypes.c_void_p)
 _kept = []
 """Tables and functions that C++ points to."""
@@ -49,15 +52,20 @@ def library(torch, name):
 def stand_in_for_guard(torch):
     guards = (ctypes.c_void_p * (LAZY + 1)).in_dll(library(torch, "c10"), GUARDS)
     if not guards[CUDA]:
-        guards[CUDA] = guards[
-            LAZY
-        ]  # the guard of a backend without devices: torch replaces a CUDA guard without devices
+        # That of a backend without devices: torch replaces a guard that has none.
+        guards[CUDA] = guards[LAZY]
         torch._C._ensureCUDADeviceGuardSet()
         if guards[CUDA] == guards[LAZY]:
             guards[CUDA] = None
             raise ValueError("torch kept the guard")
-    else:
-        torch._C._ensureCUDADeviceGuardSet()
+        return
+    before = {name: os.environ.get(name) for name in HIDING}
+    os.environ.update(dict.fromkeys(HIDING, ""))
+    torch._C._ensureCUDADeviceGuardSet()  # counts the devices, once for the process: there are none
+    for name, value in before.items():
+        os.environ.pop(name)
+        if value is not None:
+            os.environ[name] = value
 
 
 def answer_for_library(torch):
