@@ -33,7 +33,7 @@ class Files:
         self.gone, self.places = set(), set()
         self.changed = False
         self.real = {name: getattr(os, name) for name in CHANGES + LOOKS if hasattr(os, name)}
-        self.real_open, self.real_exists = io.open, os.path.lexists
+        self.real_open = io.open
 
     def begin(self):
         """From now on nothing is written where the script says."""
