@@ -102,3 +102,9 @@ def test_a_script_finds_the_gpus_asked_for(tmp_path: Path) -> None:
     assert {row["dtypes"][0] for row in products} == {"float16"}
     assert said["scaled"] == 65536
     assert {note["code"] for note in record["notes"]} == {"alone"}
+
+
+@pytest.mark.parametrize("line", ["torch.cuda.CUDAGraph()", "torch.nn.DataParallel(torch.nn.Linear(2, 2).cuda())"])
+def test_what_takes_a_gpu_is_refused_with_its_line(tmp_path: Path, line: str) -> None:
+    failure = dry_run(f"import torch\n{line}\n", tmp_path)
+    assert (failure["reason"], failure["place"]) == ("unsupported", "script.py:2")
