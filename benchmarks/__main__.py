@@ -11,6 +11,7 @@ import benchmarks
 LONG = (
     "clean_runs",
     "dry_collectives",
+    "dry_cpu",
     "dry_memory",
     "dry_published",
     "dry_run",
