@@ -11,12 +11,15 @@ PLAIN_OF_MESHES = frozenset(
 
 
 def begin(session):
+    import torch
     import torch.distributed as dist
 
     if not dist.is_available():
         return
     groups = Groups(session)
     session.parts["groups"] = groups
+    if not torch._C._dispatch_has_kernel_for_dispatch_key("c10d::_allgather_base_", "Meta"):
+        import torch.distributed._tools.fake_collectives  # torch before 2.9 gives their shapes there
     groups.make_groups(dist)
     groups.make_meshes()
     groups.answer_objects(dist)
@@ -99,9 +102,9 @@ class Groups:
                 setattr(kind, name, self.real(function))
         made = kind.__init__
 
-        def init_mesh(mesh, *args, **kwargs):
-            made(mesh, *args, **kwargs)
-            groups.keep_axes(mesh)
+        def init_mesh(own, *args, **kwargs):
+            made(own, *args, **kwargs)
+            groups.keep_axes(own)
 
         kind.__init__ = init_mesh
         init = meshes.init_device_mesh

@@ -35,7 +35,7 @@ def begin():
     try:
         stand_in_for_guard(torch)
         answer_for_library(torch)
-    except (OSError, AttributeError, ValueError) as error:
+    except (OSError, AttributeError, ValueError, RuntimeError) as error:
         return "{}: {}".format(type(error).__name__, error)
     return None
 

@@ -268,7 +268,10 @@ class Session:
         place, source = self.place_of(trace)
         text = re.sub(r"\s+", " ", str(error).strip())[:400] or source
         reason, fix = self.parts["guards"].reason_of(error)
-        self.fail(reason, "{}: {}".format(kind.__name__, text), place, fix)
+        lacking = next((note["text"] for note in self.notes.values() if note["code"] == "no-device"), None)
+        if lacking and re.search("cuda|nvidia", text, re.I):
+            reason, text, fix = "no-device", lacking, OTHER_TORCH
+        self.fail(reason, text if reason == "no-device" else "{}: {}".format(kind.__name__, text), place, fix)
 
     def place_of(self, trace):
         """Return the user's innermost line of a traceback, and its text."""
@@ -297,6 +300,7 @@ def utc():
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+OTHER_TORCH = "run it in an environment with torch 2.9 or later, or on the script's own path for CPUs"
 NO_STEP = "let it train for two steps or more; an optimizer of its own has to be a torch.optim.Optimizer"
 real_open = open
 """Before guards put their own in its place."""
