@@ -16,6 +16,7 @@ WORTH = 0.01
 MOST = 3
 EXPOSED = 0.05
 """Least exposed communication, share of the step, that is worth another run."""
+FITS = ("too large", "tight", "fits")
 TRIED = {"reshard": "no", "bucket": str(100 << 20), "recompute": "full"}
 ADAM_READS, ADAM_WRITES = 4, 3
 """Of parameter, gradient and two states, what one step of Adam reads and writes."""
@@ -24,7 +25,7 @@ ADAM_READS, ADAM_WRITES = 4, 3
 @record
 class DryChange:
     """One change on the largest world. text: what to do; how: ``run again``, or ``priced``. gain: of speed, share; None of
-    what does not fit without it. makes_fit: it does not without."""
+    what does not fit without it. makes_fit: what is too large fits, or what is tight has room."""
 
     text: str
     how: str
@@ -45,7 +46,7 @@ def worth_trying(job: DryJob) -> tuple[dict[str, str], ...]:
     """Return what of the wrappers is worth another run on the largest world: what may hide communication, or make it fit."""
     step, ranks = job.largest, job.worlds[job.largest.ranks]
     exposed = step.exposed_ns >= EXPOSED * step.step_ns
-    sharded = any(rank.memory.peak[MEMORY_KINDS.index("gathered")] for rank in ranks)
+    sharded = any("fsdp2" in rank.wrappers for rank in ranks)
     recomputes = any(row.recomputed for rank in ranks for row in rank.operators)
     tries = {
         "reshard": exposed and sharded and step.memory.verdict == "fits",
@@ -57,8 +58,8 @@ def worth_trying(job: DryJob) -> tuple[dict[str, str], ...]:
 
 def _change_of(job: DryJob, text: str, how: str, step: DryStep) -> DryChange:
     before = job.largest
-    too_large = before.memory.verdict == "too large" and step.memory.verdict != "too large"
-    return DryChange(text=text, how=how, step=step, gain=speed(step) / speed(before) - 1, makes_fit=too_large)
+    fits = FITS.index(step.memory.verdict) > FITS.index(before.memory.verdict)
+    return DryChange(text=text, how=how, step=step, gain=speed(step) / speed(before) - 1, makes_fit=fits)
 
 
 def _run_again(job: DryJob) -> Iterator[DryChange]:
