@@ -179,6 +179,9 @@ class _Rank:
         """Return what the rank recorded, or why it did not."""
         failure = read_if_there(self.layout.failure(self.world, self.rank), DryFailure)
         step = None if failure is not None else read_if_there(self.layout.rank(self.world, self.rank), DryRank)
+        if failure is not None and failure.reason == "no-step":  # what it printed says why: a wrong option, say
+            lines = last_lines(self.layout, self.world, self.rank)[-1:]
+            return replace(failure, text="; it printed last: ".join([failure.text, *lines]))
         return failure or step or self._unsaid_failure()
 
     def _unsaid_failure(self) -> DryFailure:

@@ -144,7 +144,7 @@ class DryNote:
     """What the dry run did in place of the script. code: ``value-read`` (a number was read from a tensor without data, and
     ``text`` answered), ``value-decides`` (likewise in a condition), ``skipped`` (what was not carried out), ``loader``,
     ``compile``, ``spawned``, ``evaluation`` (of the model that is trained), ``one-step`` (there is no second),
-    ``alone`` (no process group is made) ... place: the script's line."""
+    ``alone`` (no process group is made), ``lengths`` (batches differ in shape) ... place: the script's line."""
 
     code: str
     text: str
@@ -216,8 +216,8 @@ class DryProfile:
 
 @record
 class DryFailure:
-    """Why a world has no step. reason: ``raised``, ``no-step``, ``world``, ``unsupported``, ``needs-data``, ``timeout`` ..;
-    place: the script's line."""
+    """Why a world has no step. reason: ``raised``, ``no-step``, ``world``, ``unsupported``, ``needs-data``, ``timeout``,
+    ``exit`` (by its own words) ..; place: the script's line."""
 
     world_size: int
     rank: int

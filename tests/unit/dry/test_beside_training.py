@@ -108,6 +108,16 @@ def test_a_loader_gives_as_many_batches_as_two_steps_need(tmp_path: Path, name: 
     assert (record["samples"], record["steps"]) == (samples, 2)
 
 
+def test_lengths_that_vary_are_said_and_drawn_alike_each_time(tmp_path: Path) -> None:
+    script = """
+    data = [torch.randn(length, 8) for length in range(1, 101)]
+    train(torch.utils.data.DataLoader(data, batch_size=None, shuffle=True))
+    """
+    one, other = (dry_run(TRAINS + script, tmp_path, world=world) for world in (1, 8))
+    assert one["samples"] == other["samples"]
+    assert "lengths" in {note["code"] for note in one["notes"]}
+
+
 def test_batches_come_from_a_file_where_the_data_is_not_here(tmp_path: Path) -> None:
     import torch
 
@@ -143,7 +153,10 @@ WRONG = {
         '    init_device_mesh("cpu", (3, 4))', "world", 13,
     ),
     "never steps": ("    model(torch.randn(4, 8)).sum().backward()", "no-step", 0),
-    "ends itself": ('    import sys\n    sys.exit("no GPU")', "no-step", 12),
+    "ends itself": ('    import sys\n    sys.exit("no GPU")', "exit", 12),
+    "takes no such option": (
+        '    import argparse\n    argparse.ArgumentParser().parse_args(["--acum", "3"])', "no-step", 12,
+    ),
     "waits forever": ("    import time\n    while True:\n        time.sleep(0.01)", "timeout", 13),
     "a world that does not divide": (
         '    import os\n    assert 100 % int(os.environ["WORLD_SIZE"]) == 0', "raised", 12,

@@ -59,3 +59,27 @@ def test_values_are_answered_and_noted(tmp_path: Path) -> None:
     }
     assert "script.py:7" in {note["place"] for note in record["notes"] if note["code"] == "value-read"}
     assert "script.py:10" not in {note["place"] for note in record["notes"]}
+
+
+def test_a_value_decides_only_where_it_is_in_the_condition(tmp_path: Path) -> None:
+    record = dry_run(
+        """
+        import torch
+        model = torch.nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(2):
+            loss = model(torch.randn(4, 4, device="cuda")).sum()
+            loss.backward(); optimizer.zero_grad()
+            if i % 10 == 0: print(loss.item())
+            if torch.isnan(loss): raise SystemExit
+            if loss.item() > 5: print("large")
+            optimizer.step()
+        """,
+        tmp_path,
+    )
+    decides = [note["place"] for note in record["notes"] if note["code"] == "value-decides"]
+    only_read = [note["place"] for note in record["notes"] if note["code"] == "value-read"]
+    assert "script.py:9" in decides
+    assert "script.py:10" in decides
+    if hasattr((lambda: 0).__code__, "co_positions"):
+        assert (decides, only_read) == (["script.py:9", "script.py:10"], ["script.py:8"])

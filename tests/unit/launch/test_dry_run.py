@@ -58,9 +58,20 @@ def test_every_world_and_every_stage_has_a_rank(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+LEAVES_NO_STEP = """
+import json, os, pathlib
+options = json.loads(os.environ["STEPSCOPE_HOOK"])["dry"]
+document = {"schema": "stepscope.dry_failure/1", "tool_version": "test", "created": "2026-11-28T00:00:00Z"}
+document.update(world_size=2, rank=0, reason="no-step", text="exit code 2", place=None, fix=None)
+pathlib.Path(options["output"], ".stepscope", "failure-000002-rank-000000.json").write_text(json.dumps(document))
+print("unrecognized arguments: --acum")
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "reason", "words"),
     [
+        (LEAVES_NO_STEP, "no-step", "unrecognized arguments: --acum"),
         ("raise SystemExit(0)", "no-step", "before it imported torch"),
         ("raise ValueError('no data')", "raised", "ValueError: no data"),
         ("import time; time.sleep(60)", "timeout", "no second step within 1 s"),

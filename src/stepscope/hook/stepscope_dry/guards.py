@@ -91,18 +91,15 @@ class Guards:
 
     def ends(self):
         if self.session.world > 1 and self.session.backend is None:
-            text = "the script makes no process group: each of {} ranks trains a model of its own".format(
-                self.session.world
-            )
-            self.session.note("alone", text, self.session.place())
+            self.session.note("alone", "the script makes no process group: each rank trains a model of its own", "")
 
     def exits(self, plain):
         def leave(code=None):
-            self.session.exit_place = self.session.place()
+            self.session.exit_place, self.session.exit_code = self.session.place(), code
             if code and sys.exc_info()[1] is not None:  # somebody caught it to say it in other words
                 self.session.uncaught(*sys.exc_info())
             if isinstance(code, str):
-                self.session.fail("no-step", "the script ended itself: {}".format(code[:300]), self.session.exit_place)
+                self.session.fail("exit", "the script ended itself: {}".format(code[:300]), self.session.exit_place)
             raise SystemExit(code)
 
         return leave

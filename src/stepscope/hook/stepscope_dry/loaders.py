@@ -172,5 +172,20 @@ class Batches:
             self.session.note("loader", "the data ended before the step: it begins again")
             self.inner = self.begun(self.loader)
             batch = next(self.inner)
+        self.same_shapes(batch)
         self.kept.append(batch)
         return batch
+
+    def same_shapes(self, batch):
+        """Note a batch of other shapes than the one before it."""
+        if self.kept and shapes_of(batch) != shapes_of(self.kept[-1]):
+            self.session.note(
+                "lengths",
+                "batches differ in shape: the figures are of those of one step, and --batch-from chooses them",
+            )
+
+
+def shapes_of(batch):
+    from torch.utils._pytree import tree_leaves
+
+    return [tuple(value.shape) for value in tree_leaves(batch) if hasattr(value, "shape")]

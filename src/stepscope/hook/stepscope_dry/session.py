@@ -4,6 +4,7 @@ import atexit
 import json
 import linecache
 import os
+import random
 import re
 import sys
 import time
@@ -60,7 +61,7 @@ class Session:
         self.parts = {}
         self.at_step = []
         """Functions that are called as a step begins: what they recorded so far is of a step that is over."""
-        self.mode = self.exit_place = self.only_step = None
+        self.mode = self.exit_place = self.exit_code = self.only_step = None
         self.pid, self.trains, self.has_optimizer = os.getpid(), False, False
 
     # --- where the script is
@@ -106,6 +107,7 @@ class Session:
         from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+        seed(torch)
         self.watch_backward(torch)
         init = torch.optim.Optimizer.__init__
 
@@ -292,8 +294,19 @@ class Session:
         if self.step == 1:
             self.note("one-step", "the script takes one step, in which its optimizer begins", "")
             self.write_step({**self.only_step, "notes": list(self.notes.values())})
+        if self.exit_code:
+            text = "the script ended itself with exit code {}".format(self.exit_code)
+            self.fail("no-step", text, place=self.exit_place or "")
         text = "the script ended without a step of an optimizer"
         self.fail("no-step", text, place=self.exit_place or "", fix=NO_STEP)
+
+
+def seed(torch):
+    """Have a loader that shuffles, and whatever draws, draw alike in each world and each time; the script may seed too."""
+    random.seed(0)
+    torch.default_generator.manual_seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
 
 
 def utc():

@@ -6,6 +6,7 @@ syntax of the same function shows.
 """
 
 import ast
+import itertools
 import os
 import sys
 
@@ -302,7 +303,7 @@ class Values:
         if not of_user(name):
             session.note("value-read", text)
             return
-        test = self.tested(name, line)
+        test = self.tested(name, line, span_of(frame))
         place = session.named(name, line)
         if test is None:
             session.note("value-read", text, place)
@@ -315,8 +316,11 @@ class Values:
             return path[len(self.torch_folder) :].startswith(PASSING)
         return path.startswith((HERE, "<"))
 
-    def tested(self, path, line):
-        """Return the line of the condition that a value read in this line gets to, within its function; None without."""
+    def tested(self, path, line, span):
+        """Return the line of the condition that a value read in this line gets to, within its function; None without.
+
+        span: of the expression that reads it, None where Python does not say.
+        """
         if path not in self.trees:
             try:
                 with real_open(path, encoding="utf-8") as file:
@@ -324,7 +328,7 @@ class Values:
             except (OSError, SyntaxError, ValueError):
                 self.trees[path] = None
         tree = self.trees[path]
-        return None if tree is None else decided(tree, line)
+        return None if tree is None else decided(tree, line, span)
 
 
 def fills_of(aten):
@@ -353,12 +357,30 @@ def fills_of(aten):
     return fills
 
 
-def decided(tree, line):
+def span_of(frame):
+    """Return the first and the last line and column of the expression that a frame evaluates; None before Python 3.11."""
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is None:
+        return None
+    first, last, left, right = next(itertools.islice(positions(), frame.f_lasti // 2, None), (None,) * 4)
+    return None if None in (first, last, left, right) else ((first, left), (last, right))
+
+
+def holds(test, line, span):
+    """Whether a condition has what is read in a line: ``if step % 10 == 0: print(loss.item())`` has not."""
+    if span is None:
+        return test.lineno <= line <= test.end_lineno
+    first, last = (test.lineno, test.col_offset), (test.end_lineno, test.end_col_offset)
+    within = first <= span[0] and span[1] <= last
+    return within or (span[0] <= first and last <= span[1])  # the jump of an `if` has the place of its whole statement
+
+
+def decided(tree, line, span=None):
     """Return the line of a condition that rests on what is read in a line: there, or through names of the same function."""
     function = scope_of(tree, line)
     tests = [node.test for node in own_nodes(function) if isinstance(node, (ast.If, ast.While, ast.Assert, ast.IfExp))]
     for test in tests:
-        if test.lineno <= line <= test.end_lineno:
+        if holds(test, line, span):
             return test.lineno
     names, assigned = set(), []
     for node in own_nodes(function):
