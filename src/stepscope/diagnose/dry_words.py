@@ -170,8 +170,8 @@ def notes(job: DryJob) -> Iterator[str]:
         yield _note_words(code, several)
     yield from job.largest.notes
     world = job.worlds[job.largest.ranks]
-    said = any(note.code == "alone" for note in notes)
-    if job.largest.ranks > 1 and not said and not any(rank.calls for rank in world):
+    alone = any(note.code == "alone" for note in notes)
+    if job.largest.ranks > 1 and not alone and not any(rank.calls for rank in world):
         yield f"the script sends nothing: {job.largest.ranks} GPUs would each train a model of their own"
 
 
