@@ -180,14 +180,15 @@ def parse_what_if(texts: Sequence[str]) -> WhatIf:
     return keyed(WhatIf(**changes))
 
 
-DRY_KEYS = ("gpu", "link", "overlap", "compile", "bucket", "reshard", "recompute")
+DRY_KEYS = ("gpu", "link", "overlap", "compile", "bucket", "reshard", "recompute", "sync")
 _OF_SCRIPT = ("batch", "micro-batch", "precision", "tp", "pp", "cp", "ep", "dp", "seq", "gbs", "mbs", "acc", "zero")
 
 
 @record
 class DryWhatIf:
     """What is other than in a script. priced: of machine and overlap. compiled: as if its model were given to torch.compile.
-    forced: what its wrappers are made to do: ``bucket`` (bytes), ``reshard`` (yes, no), ``recompute`` (full)."""
+    forced: what its wrappers are made to do: ``bucket`` (bytes), ``reshard`` (yes, no), ``recompute`` (full, no), ``sync``
+    (last: of the passes of a step)."""
 
     priced: WhatIf = field(default_factory=WhatIf)
     compiled: bool = False
@@ -202,7 +203,7 @@ class DryWhatIf:
 def parse_dry_what_if(texts: Sequence[str]) -> DryWhatIf:
     """Read ``gpu=h200``, ``reshard=no``, ... of a script's dry run. Raises UsageError, naming what is known."""
     priced, forced, compiled = [], dict[str, str](), False
-    choices = {"compile": ("yes",), "reshard": ("yes", "no"), "recompute": ("full",)}
+    choices = {"compile": ("yes",), "reshard": ("yes", "no"), "recompute": ("full", "no"), "sync": ("last",)}
     for part in (part.strip() for text in texts for part in text.split(",")):
         key, _, value = (word.strip() for word in part.partition("="))
         if key in _OF_SCRIPT:
@@ -215,7 +216,7 @@ def parse_dry_what_if(texts: Sequence[str]) -> DryWhatIf:
             raise UsageError(unknown("--what-if key", key, DRY_KEYS))
         if key in choices and value not in choices[key]:
             raise UsageError(unknown(f"--what-if {key}", value, choices[key]))
-        if key in ("reshard", "recompute", "bucket"):
+        if key in ("reshard", "recompute", "bucket", "sync"):
             forced[key] = str(parse_size_bytes(value)) if key == "bucket" else value
         elif key == "compile":
             compiled = True

@@ -17,7 +17,8 @@ MOST = 3
 EXPOSED = 0.05
 """Least exposed communication, share of the step, that is worth another run."""
 FITS = ("too large", "tight", "fits")
-TRIED = {"reshard": "no", "bucket": str(100 << 20), "recompute": "full"}
+ACCUMULATED = 1.5
+"""Bytes of gradients that DDP sends in a step over those of the model in FP32, from which on it sends each again."""
 ADAM_READS, ADAM_WRITES = 4, 3
 """Of parameter, gradient and two states, what one step of Adam reads and writes."""
 
@@ -48,12 +49,21 @@ def worth_trying(job: DryJob) -> tuple[dict[str, str], ...]:
     exposed = step.exposed_ns >= EXPOSED * step.step_ns
     sharded = any("fsdp2" in rank.wrappers for rank in ranks)
     recomputes = any(row.recomputed for rank in ranks for row in rank.operators)
+    fits, ddp = step.memory.verdict == "fits", any("ddp" in rank.wrappers for rank in ranks)
     tries = {
-        "reshard": exposed and sharded and step.memory.verdict == "fits",
-        "bucket": exposed and any("ddp" in rank.wrappers for rank in ranks),
-        "recompute": step.memory.verdict != "fits" and not recomputes,
+        ("reshard", "no"): exposed and sharded and fits,
+        ("bucket", str(100 << 20)): exposed and ddp,
+        ("recompute", "full"): not fits and not recomputes,
+        ("recompute", "no"): fits and recomputes,
+        ("sync", "last"): ddp and any(map(_sends_again, ranks)),
     }
-    return tuple({key: TRIED[key]} for key, worth in tries.items() if worth)
+    return tuple({key: value} for (key, value), worth in tries.items() if worth)
+
+
+def _sends_again(rank: DryRank) -> bool:
+    """Whether DDP reduces the same gradients in several passes of a step."""
+    sent = sum(call.size_bytes for call in rank.calls if call.carries == "gradients")
+    return rank.micro_steps > 1 and sent >= ACCUMULATED * 4 * rank.trained
 
 
 def _change_of(job: DryJob, text: str, how: str, step: DryStep) -> DryChange:
@@ -77,6 +87,10 @@ def forced_words(key: str, value: str) -> str:
     if key == "reshard":
         kept = "False): parameters stay whole until the backward pass" if value == "no" else "True)"
         return f"fully_shard(..., reshard_after_forward={kept}"
+    if key == "sync":
+        return "DDP.no_sync() in all but the last pass of a step: gradients are reduced once"
+    if value == "no":
+        return "no torch.utils.checkpoint: activations are kept"
     return "torch.utils.checkpoint around each block: activations are computed again"
 
 

@@ -43,3 +43,29 @@ def test_activations_are_computed_again(tmp_path: Path) -> None:
     assert (
         flop[1] - flop[0] == 4 * 2 * 32 * 64 * 256
     )  # the first product of each block; the last one's result is not needed
+
+
+def test_activations_are_kept(tmp_path: Path) -> None:
+    script = SCRIPT.replace("model(torch", "checkpoint(model, torch").replace(
+        "(32, 64))", "(32, 64), use_reentrant=False)"
+    )
+    script = "from torch.utils.checkpoint import checkpoint\n" + script
+    again, kept = (dry_run(script, tmp_path, changes=changes) for changes in ({}, {"recompute": "no"}))
+    assert any(row["recomputed"] for row in again["operators"])
+    assert not any(row["recomputed"] for row in kept["operators"])
+
+
+def test_gradients_are_reduced_once_a_step(tmp_path: Path) -> None:
+    script = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters())
+for i in range(8):
+    model(torch.randn(32, 64)).sum().backward()
+    if i % 4 == 3:
+        optimizer.step()
+"""
+    each, last = (dry_run(script, tmp_path, changes=changes)["calls"] for changes in ({}, {"sync": "last"}))
+    assert (len(each), len(last)) == (4, 1)
+    assert {call["size_bytes"] for call in each} == {call["size_bytes"] for call in last}

@@ -78,6 +78,18 @@ def test_a_change_is_named_with_what_it_gains(tmp_path: Path) -> None:
     assert fused.step.parts["optimizer"] < job.largest.parts["optimizer"]
 
 
+def test_what_is_sent_again_and_computed_again_is_tried_without(tmp_path: Path) -> None:
+    rank = a_rank(8)
+    gradients = replace(rank.calls[0], carries="gradients", size_bytes=4 * rank.trained)
+    sent = {calls: replace(rank, calls=(gradients,) * calls, micro_steps=4, wrappers=("ddp",)) for calls in (1, 4)}
+    sent[5] = replace(rank, operators=(replace(rank.operators[0], recomputed=True), *rank.operators[1:]))
+    tries = {key: worth_trying(read_dry_job(folder_of(tmp_path / str(key), [one]))) for key, one in sent.items()}
+    assert {"sync": "last"} not in tries[1]
+    assert {"sync": "last"} in tries[4]
+    assert {"recompute": "no"} in tries[5]
+    assert {"recompute": "no"} not in tries[1]
+
+
 def test_what_does_not_fit_says_what_would_make_it_fit(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "dry", [a_rank(8, activations=90 * GB)])
     job = read_dry_job(root)

@@ -38,7 +38,8 @@ def begin(session):
     wrapper = distributed.DistributedDataParallel
     wrapper._passing_sync_batchnorm_handle = lambda self, module: None
     construct, check = wrapper.__init__, wrapper._check_comm_hook
-    changed = session.options.get("changes", {}).get("bucket")
+    changes = session.options.get("changes", {})
+    changed = changes.get("bucket")
 
     def wrap(self, module, device_ids=None, output_device=None, *rest, **named):
         if changed:
@@ -55,6 +56,20 @@ def begin(session):
             check(self, hook)
 
     wrapper.__init__, wrapper._check_comm_hook = wrap, check_hook
+    if "sync" in changes:
+        _reduce_in_last_pass(session, wrapper)
+
+
+def _reduce_in_last_pass(session, wrapper):
+    """Have only the last of a step's backward passes reduce gradients, as within ``no_sync``; the step before tells how many
+    there are."""
+    forward = wrapper.forward
+
+    def called(self, *inputs, **named):
+        self.require_backward_grad_sync = session.micro_steps + 1 >= session.passes
+        return forward(self, *inputs, **named)
+
+    wrapper.forward = called
 
 
 def _wait_for_broadcasts(session):

@@ -1,6 +1,7 @@
-"""What the user wants to know otherwise: sharded parameters that stay whole, activations that are computed again."""
+"""What the user wants to know otherwise: sharded parameters that stay whole, activations that are kept or computed again."""
 
 import functools
+import inspect
 
 
 def begin(session):
@@ -8,7 +9,7 @@ def begin(session):
     if "reshard" in changes:
         reshard(session, changes["reshard"] == "yes")
     if "recompute" in changes:
-        recompute(session)
+        recompute(session) if changes["recompute"] == "full" else keep_activations()
 
 
 def reshard(session, after_forward):
@@ -60,6 +61,20 @@ def recompute(session):
         return call(module, *args, **named)
 
     torch.nn.Module.__call__ = called
+
+
+def keep_activations():
+    """Have what the script gives to torch's checkpointing run as it is."""
+    import torch.distributed.algorithms._checkpoint.checkpoint_wrapper as wrapper
+    import torch.utils.checkpoint as module
+
+    options = set(inspect.signature(module.checkpoint).parameters) - {"function", "args", "kwargs"}
+    options |= {"preserve_rng_state"}  # taken from its keywords
+
+    def plain(function, *args, **named):
+        return function(*args, **{name: value for name, value in named.items() if name not in options})
+
+    module.checkpoint = wrapper.torch_utils_checkpoint = plain
 
 
 def blocks_of(torch, module):

@@ -48,6 +48,7 @@ class Session:
         self.folder = os.environ.get("PWD") or os.getcwd()
         self.phase = "before"
         self.step = self.micro_steps = self.paused = 0
+        self.passes = 1  # backward passes of the step before
         self.twice = False  # the backward pass is to be differentiated again
         self.samples = self.tokens = None
         self.device = "cpu"
@@ -201,7 +202,7 @@ class Session:
         if self.step >= self.last:
             self.end()
         self.only_step = self.document()
-        self.phase = "before"
+        self.phase, self.passes = "before", self.micro_steps
         self.micro_steps, self.samples, self.tokens = 0, None, None
         for function in self.at_step:
             function()
