@@ -36,7 +36,8 @@ def run(options: Predict) -> int:
 
         require_only(options, f"predict --from {path}, a dry run,", _OF_DRY_RUNS)
         return run_folder(path, options)
-    require_only(options, "--from", vars(options).keys() - {"gpu", "memory", "calibrate"})
+    mode = f"predict --from {path}, no dry run,"
+    require_only(options, mode, vars(options).keys() - {"gpu", "memory", "calibrate"})
     question = Question(
         gpus=None if options.gpus is None else parse_gpus(options.gpus),
         what_if=parse_what_if(options.what_if),

@@ -83,3 +83,21 @@ def test_a_value_decides_only_where_it_is_in_the_condition(tmp_path: Path) -> No
     assert "script.py:10" in decides
     if hasattr((lambda: 0).__code__, "co_positions"):
         assert (decides, only_read) == (["script.py:9", "script.py:10"], ["script.py:8"])
+
+
+def test_what_never_steps_for_an_answer_names_its_line(tmp_path: Path) -> None:
+    failure = dry_run(
+        """
+        import torch
+        model = torch.nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(2):
+            loss = model(torch.randn(4, 4, device="cuda")).sum()
+            loss.backward()
+            if loss.item() > 5:
+                optimizer.step()
+        """,
+        tmp_path,
+    )
+    assert failure["reason"] == "no-step"
+    assert "script.py:8" in failure["text"]

@@ -238,6 +238,10 @@ class Session:
     def fail(self, reason, text, place=None, fix=None):
         """Write why there is no step, and leave."""
         place = self.place(2) if place is None else place or None
+        decided = [note["place"] for note in self.notes.values() if note["code"] == "value-decides"]
+        if reason in ("timeout", "no-step") and decided:
+            text += "; it decides by values that were answered: {}".format(", ".join(sorted(set(decided))[:3]))
+            fix = "check what the script does with 1.0, 1 or False there" if fix else None
         self.write(
             "dry_failure/1",
             "failure-{:06d}-rank-{:06d}.json".format(self.world, self.rank),
