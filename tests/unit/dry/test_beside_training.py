@@ -173,6 +173,17 @@ def test_what_a_script_does_wrong_is_said_with_its_line(tmp_path: Path, name: st
     assert len(failure["text"]) > 10
 
 
+def test_a_mesh_of_no_rank_asks_for_more(tmp_path: Path) -> None:
+    script = """
+    from torch.distributed.device_mesh import init_device_mesh
+    torch.distributed.init_process_group()
+    init_device_mesh("cpu", (torch.distributed.get_world_size() // 8, 8))
+    """
+    failure = dry_run(TRAINS + script, tmp_path, world=4)
+    assert failure["reason"] == "world"
+    assert "--gpus 0" not in failure["fix"]
+
+
 def test_a_script_that_takes_one_step_is_recorded_with_it(tmp_path: Path) -> None:
     record = dry_run(
         TRAINS + "    torch.randn(64, 64) @ torch.randn(64, 64)\n    train([torch.randn(4, 8)])", tmp_path, world=8

@@ -119,7 +119,9 @@ class Groups:
                     "the script's device mesh has {} ranks ({}), and the world {}".format(
                         size, " x ".join(str(n) for n in mesh_shape), session.world
                     ),
-                    fix="ask for --gpus {}, or let the script take the mesh from WORLD_SIZE".format(size),
+                    fix="ask for {}, or let the script take the mesh from WORLD_SIZE".format(
+                        "--gpus {}".format(size) if size else "more GPUs"
+                    ),
                 )
             return self.real(init)(device_type, mesh_shape, *args, **kwargs)
 
