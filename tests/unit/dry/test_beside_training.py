@@ -173,6 +173,12 @@ def test_what_a_script_does_wrong_is_said_with_its_line(tmp_path: Path, name: st
     assert len(failure["text"]) > 10
 
 
+def test_an_engine_that_is_not_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "deepspeed.py").write_text("def initialize(model):\n    return model\n")
+    failure = dry_run(TRAINS + "    import deepspeed\n    deepspeed.initialize(model)", tmp_path, world=8)
+    assert (failure["reason"], failure["place"]) == ("unsupported", "script.py:12")
+
+
 def test_a_mesh_of_no_rank_asks_for_more(tmp_path: Path) -> None:
     script = """
     from torch.distributed.device_mesh import init_device_mesh

@@ -184,6 +184,15 @@ class Guards:
 
             return refuse
 
+        def refuse_engine(*args, **kwargs):
+            self.session.fail(
+                "unsupported",
+                "DeepSpeed's engine divides parameters by their addresses in memory, and tensors without data have none",
+                self.session.place(),
+                fix="give the script's own path for DDP or FSDP, or a named layout: stepscope predict --model",
+            )
+
+        when_imported("deepspeed", lambda module: setattr(module, "initialize", refuse_engine))
         when_imported(
             "torch.utils.cpp_extension",
             lambda module: [
