@@ -83,8 +83,13 @@ def started() -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
-    atexit.register(process.kill)
+    atexit.register(_end, process)
     return process
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with process:  # closes its pipes and waits for it
+        process.kill()
 
 
 def _serve() -> None:

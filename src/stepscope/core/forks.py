@@ -161,7 +161,7 @@ def _serve_work(parent: int, tickets: int, sink: int, work: Callable[[T], R], it
     code = 1
     try:
         begin(parent)
-        while ticket := os.read(tickets, _NUMBER):
+        while ticket := _next_ticket(tickets):
             place = int.from_bytes(ticket, "little")
             outcome: R | StepscopeError
             try:
@@ -179,6 +179,18 @@ def _serve_work(parent: int, tickets: int, sink: int, work: Callable[[T], R], it
         raise
     finally:
         os._exit(code)
+
+
+def _next_ticket(tickets: int) -> bytes:
+    """Return the next item's ticket; empty where none is left. The kernel does not read and move on in one for such a file:
+    two processes took one item now and then."""
+    import fcntl
+
+    fcntl.lockf(tickets, fcntl.LOCK_EX)
+    try:
+        return os.read(tickets, _NUMBER)
+    finally:
+        fcntl.lockf(tickets, fcntl.LOCK_UN)
 
 
 def _send_result(sink: int, text: bytes) -> None:

@@ -27,7 +27,7 @@ def nothing(item: object) -> None:
 
 
 def test_every_item_is_worked_on_once_and_results_are_in_their_order() -> None:
-    items = list(range(50))
+    items = list(range(5000))  # two processes that ask at once are sure to occur
     done: list[int] = []
     assert map_forked(lambda n: n * n, items, 3, done=done.append) == [n * n for n in items]
     assert sorted(done) == items
@@ -43,12 +43,15 @@ def test_a_result_larger_than_a_pipe_holds_waits_until_the_caller_takes_it() -> 
     ]
 
 
-def test_processes_are_not_the_caller_and_share_the_work() -> None:
-    def pid_after_a_while(_: int) -> int:
-        time.sleep(0.05)
+def test_processes_are_not_the_caller_and_share_the_work(tmp_path: Path) -> None:
+    def pid_beside_another(_: int) -> int:
+        (tmp_path / str(os.getpid())).touch()
+        limit = time.monotonic() + 30
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < limit:
+            time.sleep(0.005)
         return os.getpid()
 
-    found = map_forked(pid_after_a_while, range(8), 2, done=nothing)
+    found = map_forked(pid_beside_another, range(8), 2, done=nothing)
     assert len(set(found)) == 2
     assert os.getpid() not in found
 
