@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from stepscope.core.errors import DataError
+from stepscope.core.units import format_percent
 from stepscope.predict.dry.host import HostPricing, measured_rank
 from stepscope.predict.dry.measured import kernel_name, names_in
 from stepscope.predict.prices import calibrated_prices
 from stepscope.records.dry_run import DryProfile, DryRank, ProfiledOperator
+from stepscope.records.trace_work import OperatorRow
 from stepscope.results.diary import job_steps, parts_of
 from stepscope.store.diary import read_diaries
 from stepscope.store.layout import ProfileLayout
@@ -50,17 +52,31 @@ def require_shapes(profile: Path, trace: RankTrace) -> None:
         )
 
 
+def measured_rows(trace: RankTrace, ranks: Iterable[DryRank]) -> tuple[OperatorRow, ...]:
+    """Return what a trace measured of the operators that these ranks call, by name and shapes."""
+    called = {kernel_name(row.op) for rank in ranks for row in rank.operators}
+    return tuple(rows_by_shapes(RankView(trace), names_in(called)))
+
+
+def require_measured(profile: Path | str, share: float) -> None:
+    """Raises DataError for a profile that measures too little of what the script's operators take."""
+    if share < LEAST:
+        raise DataError(
+            f"{profile} measures {format_percent(share, digits=0)} of what this script's operators take",
+            why="operators are known by their names and shapes: another script, batch or precision was profiled",
+            fix="profile the same script with the batch of one rank",
+        )
+
+
 def read_profile(profile: Path, trace: RankTrace, ranks: Iterable[DryRank], calib: Path) -> DryProfile:
     """Return what was measured of the operators that these ranks call. Raises DataError."""
     require_shapes(profile, trace)
-    names = {kernel_name(row.op) for rank in ranks for row in rank.operators}
-    rows = rows_by_shapes(RankView(trace), names_in(names))
     return DryProfile(
         source=str(profile),
         world_size=trace.meta.world_size or 1,
         operators=tuple(
             ProfiledOperator(name=row.name, shapes=row.shapes, calls=row.calls, time_ns=row.host_total_ns)
-            for row in rows
+            for row in measured_rows(trace, ranks)
             if row.shapes is not None
         ),
         parts=_parts(profile, trace),
@@ -86,12 +102,7 @@ def host_pricing(profile: DryProfile, ranks: Iterable[DryRank], *, overlap: bool
     if own is None:
         raise DataError(f"the dry run has no step of {profile.world_size}, the ranks of {profile.source}")
     measured = measured_rank(own, profile.operators, profile.parts)
-    if measured.operators.share < LEAST:
-        raise DataError(
-            f"{profile.source} measures {measured.operators.share:.0%} of what this script's operators take",
-            why="they are known by their names and shapes: another script or batch was profiled",
-            fix="profile the same script with the batch of one rank",
-        )
+    require_measured(profile.source, measured.operators.share)
     prices = calibrated_prices(profile.network, backend="gloo", network=None)
     return HostPricing(
         measured=measured,

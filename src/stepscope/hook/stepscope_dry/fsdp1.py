@@ -39,7 +39,7 @@ class Sharding:
     def __init__(self, session):
         self.session = session
 
-    def ends(self):
+    def finish(self):
         session = self.session
         for module in list(session.parts["memory"].modules.values()):
             names = {kind.__name__ for kind in type(module).__mro__}

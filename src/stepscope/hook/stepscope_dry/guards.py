@@ -89,7 +89,7 @@ class Guards:
         for name in ("exit", "quit"):
             replaced(builtins, name, exits)
 
-    def ends(self):
+    def finish(self):
         if self.session.world > 1 and self.session.backend is None:
             self.session.note("alone", "the script makes no process group: each rank trains a model of its own", "")
 

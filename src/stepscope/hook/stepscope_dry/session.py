@@ -53,7 +53,6 @@ class Session:
         self.samples = self.tokens = None
         self.device = "cpu"
         self.backend = None
-        self.optimizer = None
         self.optimizers = []
         self.stepping = []
         """Optimizers whose step runs: one may step another within its own."""
@@ -225,8 +224,8 @@ class Session:
         try:
             with unset_fake_temporarily():
                 for part in self.parts.values():
-                    if hasattr(part, "ends"):
-                        part.ends()
+                    if hasattr(part, "finish"):
+                        part.finish()
                 return rank_document(self)
         finally:
             self.paused -= 1

@@ -107,9 +107,9 @@ class HostPricing:
 
     def whole(self, rank: DryRank) -> DryStep:
         """Return the step of a rank. Raises UsageError for a collective without a price."""
-        middle = self.timed(rank)
-        clocks, low, high = middle.clocks, self._timed(rank, _low), self._timed(rank, _high)
-        parts = {**parts_of(middle), "idle": 0.0}  # what is computed is all that the one clock counts
+        timed = self.timed(rank)
+        clocks, low, high = timed.clocks, self._timed(rank, _low), self._timed(rank, _high)
+        parts = {**parts_of(timed), "idle": 0.0}  # what is computed is all that the one clock counts
         for part, ns in self.measured.beside_ns.items():
             parts[part] = parts.get(part, 0.0) + ns
         step, share = sum(parts.values()), self.measured.operators.share_of(rank)
@@ -122,12 +122,12 @@ class HostPricing:
             gpu=CPU,
             network=None,
             step_ns=step,
-            low_ns=step - math.hypot(doubt, middle.played.step_ns - low.played.step_ns),
-            high_ns=step + math.hypot(doubt, high.played.step_ns - middle.played.step_ns),
+            low_ns=step - math.hypot(doubt, timed.played.step_ns - low.played.step_ns),
+            high_ns=step + math.hypot(doubt, high.played.step_ns - timed.played.step_ns),
             parts=parts,
             kernels=kernels_of(clocks, flop),
-            traffic=traffic_of(rank, lambda _: 1, middle.prices),
-            comm_ns=middle.played.comm_ns,
+            traffic=traffic_of(rank, lambda _: 1, timed.prices),
+            comm_ns=timed.played.comm_ns,
             mfu=None,
             hfu=None,
             precision="fp32",

@@ -80,8 +80,8 @@ def _rest(rank: DryRank) -> DryRank:
     """Return what the rank does outside of its schedule's actions: the optimizer, above all."""
     actions = _pipeline(rank).actions
     begins = [0, *(action.until for action in actions)]
-    ends = [*(action.at for action in actions), len(rank.order)]
-    return _piece(rank, zip(begins, ends, strict=True))
+    stops = [*(action.at for action in actions), len(rank.order)]
+    return _piece(rank, zip(begins, stops, strict=True))
 
 
 def _piece(rank: DryRank, spans: Iterable[tuple[int, int]]) -> DryRank:
@@ -127,12 +127,12 @@ def _line(ranks: Sequence[DryRank], took_ns: list[list[float]], pricing: Pricing
         """Time of the messages of one micro-batch."""
         if not 0 <= to < len(pipeline.ranks):
             return 0.0
-        ends = pipeline.ranks[stage], pipeline.ranks[to]
-        size = sizes[ends[0]].get(ends[1], 0.0)
-        if not size or ends[0] == ends[1]:
+        source, target = pipeline.ranks[stage], pipeline.ranks[to]
+        size = sizes[source].get(target, 0.0)
+        if not size or source == target:
             return 0.0
         cluster = pricing.cluster
-        return 1e9 * cluster.group_time("send_recv", round(size), 2, cluster.domains_of(ends))
+        return 1e9 * cluster.group_time("send_recv", round(size), 2, cluster.domains_of((source, target)))
 
     times = [
         StageTime(
