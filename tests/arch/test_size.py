@@ -29,7 +29,7 @@ MOST = {
     "diagnose": (111000, 103),
     "examples": (8000, 4),
     "hook": (68000, 56),
-    "launch": (42500, 43),
+    "launch": (43000, 43),
     "machine": (21500, 24),
     "matrix": (39000, 23),
     "monitor": (2000, 3),

@@ -16,7 +16,7 @@ from stepscope.core.forks import stop_signals_raise
 from stepscope.core.words import counted
 from stepscope.diagnose.dry_words import failure_words, headline
 from stepscope.diagnose.screen import of_dry
-from stepscope.launch.dry_run import DrySettings, dry_run, last_lines
+from stepscope.launch.dry_run import DrySettings, dry_run, dry_runs, last_lines
 from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.predict.collectives.choose import known_gpu
 from stepscope.predict.what_if import DryWhatIf, parse_dry_what_if, parse_gpus
@@ -76,12 +76,14 @@ def run(options: Predict) -> int:
             raise error_of(done.failures[0])
         if trace is not None:
             _write_profile(layout, trace, options)
-        changes = [what.forced] if what.forced else worth_trying(read_dry_job(layout.root))
-        for number, changed in enumerate(changes, 1):
+        first = read_dry_job(layout.root)
+        gpus = tuple(first.worlds)
+        others = []
+        for number, changed in enumerate([what.forced] if what.forced else worth_trying(first), 1):
             log("again with " + ", ".join(f"{key}={value}" for key, value in changed.items()))
-            gpus = tuple(read_dry_job(layout.root).worlds)
             again = replace(asked, gpus=gpus if what.forced else gpus[-1:], changes=changed)
-            dry_run(DryLayout(layout.other(number)), again, settings, tell=_tell)
+            others.append((DryLayout(layout.other(number)), again))
+        dry_runs(others, settings, tell=_tell)
     job = _calibrated(read_dry_job(layout.root), options)
     _show(job, _otherwise(job, what), options)
     return ExitCode.SOME_CELLS_FAILED if done.failures else ExitCode.OK

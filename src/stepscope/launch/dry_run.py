@@ -12,7 +12,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -68,12 +68,58 @@ class DrySettings:
 def dry_run(
     layout: DryLayout, run: DryRun, settings: DrySettings, *, tell: Callable[[DryRank | DryFailure, float], None]
 ) -> DryRun:
-    """Run the script of ``run.command`` once for each world, and once for each further stage of a pipeline; write what it
-    records and why it did not below the folder, and return the record with the failures.
+    """Run the script of ``run.command`` once for each world, as ``dry_runs``; return the record with the failures."""
+    return dry_runs(((layout, run),), settings, tell=tell)[0]
+
+
+def dry_runs(
+    asked: Sequence[tuple[DryLayout, DryRun]],
+    settings: DrySettings,
+    *,
+    tell: Callable[[DryRank | DryFailure, float], None],
+) -> list[DryRun]:
+    """Run the script of each run once for each of its worlds, and once for each further stage of a pipeline,
+    ``MOST_AT_ONCE`` at a time; write what it records and why it did not below its folder, and return the records with the
+    failures.
 
     tell: told of each rank as it ends, with its seconds. What a signal raises passes through once all that was started has
     ended. Raises StepscopeError where nothing can be started.
     """
+    runs = [(layout, *_begun_run(layout, run, settings)) for layout, run in asked]
+    queues = {
+        (number, world): [0] for number, (_, run, _) in enumerate(runs) for world in run.gpus
+    }  # ranks of one world follow each other: stages tell the next their shapes
+    failures: dict[int, list[DryFailure]] = {number: [] for number in range(len(runs))}
+    running: dict[tuple[int, int], _Rank] = {}
+    try:
+        while running or any(queues.values()):
+            free = [place for place, ranks in queues.items() if ranks and place not in running]
+            for place in free[: max(0, min(MOST_AT_ONCE, usable_cores()) - len(running))]:
+                layout, run, program = runs[place[0]]
+                running[place] = _Rank(layout, program, run, settings, place[1], queues[place].pop(0))
+            time.sleep(POLL_S)
+            for place in [place for place, rank in running.items() if rank.has_ended()]:
+                rank = running.pop(place)
+                outcome = rank.outcome()
+                tell(outcome, rank.seconds)
+                if isinstance(outcome, DryFailure):
+                    failures[place[0]].append(outcome)
+                    queues[place].clear()
+                elif not rank.rank and outcome.pipeline is not None:
+                    queues[place] += sorted(set(outcome.pipeline.ranks) - {0})
+    finally:
+        for rank in running.values():
+            rank.stop()
+    ended = []
+    for number, (layout, run, _) in enumerate(runs):
+        ordered = sorted(failures[number], key=lambda failure: failure.world_size)
+        ended.append(replace(run, failures=tuple(ordered)))
+        write_record(layout.record, ended[-1])
+    return ended
+
+
+def _begun_run(layout: DryLayout, run: DryRun, settings: DrySettings) -> tuple[DryRun, RankProgram]:
+    """Make the folder of a run and return it with its ranks of a node, and its program. Raises StepscopeError."""
     program = rank_program(run.command)
     check_program(program.words)
     script = next((word for word in program.words[:3] if word.endswith(".py")), None)
@@ -87,37 +133,12 @@ def dry_run(
             f"{odd} GPUs do not fill nodes of {per_node}",
             fix=f"ask for a multiple of {per_node}, or say --gpus-per-node, or --nproc-per-node of torchrun",
         )
-    run = replace(run, ranks_per_node=per_node)
     if layout.root.exists() and (not layout.root.is_dir() or any(layout.root.iterdir())):
         raise UsageError(f"{layout.root} exists and is not an empty folder", fix="choose another folder with -o DIR")
+    run = replace(run, ranks_per_node=per_node)
     make_dir(layout.control)
     write_record(layout.record, run)
-    queues = {
-        world: [0] for world in run.gpus
-    }  # ranks of one world follow each other: stages tell the next their shapes
-    failures: list[DryFailure] = []
-    running: list[_Rank] = []
-    try:
-        while running or any(queues.values()):
-            free = [world for world, ranks in queues.items() if ranks and world not in [rank.world for rank in running]]
-            for world in free[: max(0, min(MOST_AT_ONCE, usable_cores()) - len(running))]:
-                running.append(_Rank(layout, program, run, settings, world, queues[world].pop(0)))
-            time.sleep(POLL_S)
-            for rank in [rank for rank in running if rank.has_ended()]:
-                running.remove(rank)
-                outcome = rank.outcome()
-                tell(outcome, rank.seconds)
-                if isinstance(outcome, DryFailure):
-                    failures.append(outcome)
-                    queues[rank.world].clear()
-                elif not rank.rank and outcome.pipeline is not None:
-                    queues[rank.world] += sorted(set(outcome.pipeline.ranks) - {0})
-    finally:
-        for rank in running:
-            rank.stop()
-    run = replace(run, failures=tuple(sorted(failures, key=lambda failure: failure.world_size)))
-    write_record(layout.record, run)
-    return run
+    return run, program
 
 
 class _Rank:
